@@ -1,0 +1,115 @@
+/* The network: weights bound to a backend, the state of sequences, and the ragged step.
+ *
+ * This header is the folder's door. A di_model holds weights (read-only, mapped); a di_context holds
+ * what sequences need on the device: page pool, window rings, token history, lengths, workspaces,
+ * all taken at creation. di_forward enqueues one step and returns; nothing here waits except the
+ * functions that say so. One thread (the engine's) uses a model and its contexts.
+ */
+#ifndef DI_MODEL_MODEL_H
+#define DI_MODEL_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "kernels/backend.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+
+typedef struct di_model di_model;
+typedef struct di_context di_context;
+
+/* ---- Weights ---- */
+
+typedef struct di_model_options {
+    /* Called while loading, with steps done and in all; may be NULL. Returns false to stop. */
+    bool (*progress)(void *user, int64_t done, int64_t total);
+    void *user;
+    bool deep_check; /* read every scale and refuse NaN; di_model_options_defaults: false */
+    /* Drop a layer's mapped pages after its use in a step, so that resident memory stays near one
+     * layer: for checkpoints larger than memory. */
+    bool release_layers;
+} di_model_options;
+
+di_model_options di_model_options_defaults(void);
+
+/* Opens the directory, checks it, derives the Engram constants and binds every tensor. The token map
+ * comes from tokenizer.json, else from token_map.json. The backend must outlive the model. */
+di_status di_model_open(const char *directory, di_backend *backend, const di_model_options *options,
+                        di_model **out, di_error *error);
+void di_model_close(di_model *model);
+const di_config *di_model_config(const di_model *model);
+const di_checkpoint *di_model_checkpoint(const di_model *model);
+
+/* ---- State ---- */
+
+typedef struct di_context_options {
+    int32_t n_slots;     /* sequences; default 1 */
+    int64_t max_context; /* tokens a sequence; default min(config's, 32768) */
+    int32_t max_rows;    /* rows of one step; default 256 */
+    int32_t max_out;     /* rows of one step that may ask for logits; default 32 */
+    bool penalties;      /* keep counts of ids for penalties: 4 V bytes a slot; default true */
+    uint64_t max_bytes;  /* upper bound of what create may take; 0: none */
+} di_context_options;
+
+di_context_options di_context_options_defaults(const di_config *config);
+
+/* Bytes that a context with these options takes on the device, workspaces included, and its parts. */
+typedef struct di_context_bytes {
+    uint64_t pages, windows, rings, counts, logits, activations, workspace, total;
+} di_context_bytes;
+di_context_bytes di_context_plan(const di_config *config, const di_backend *backend,
+                                 const di_context_options *options);
+
+/* Takes all memory. DI_ERR_MEMORY with needed and allowed bytes when it does not fit. */
+di_status di_context_create(di_model *model, const di_context_options *options, di_context **out,
+                            di_error *error);
+void di_context_destroy(di_context *context);
+const di_context_options *di_context_get_options(const di_context *context);
+
+/* Makes slot empty (length 0, counts cleared). Enqueued. */
+void di_context_reset(di_context *context, int32_t slot);
+/* Takes back the last n tokens of slot, 0 <= n <= di_config_rollback, and no more than were
+ * processed since the last rewind plus what the margin still covers: after k more tokens than the
+ * deepest point ever reached, the full margin is available again. Enqueued. */
+void di_context_rewind(di_context *context, int32_t slot, int32_t n);
+
+/* ---- The step ---- */
+
+typedef struct di_step {
+    const di_row *rows; /* n_rows; rows of a slot contiguous, offsets 0, 1, 2, ... */
+    int32_t n_rows;
+    const int32_t *out_rows; /* rows whose logits are wanted, ascending; n_out of them */
+    int32_t n_out;
+    const di_sample_params *params; /* [n_out], or NULL: logits only, nothing is sampled */
+    const di_logit_bias *biases;    /* n_biases, referred to by params */
+    int32_t n_biases;
+    const uint32_t *masks; /* [n_masks][ceil(V / 32)], referred to by params */
+    int32_t n_masks;
+} di_step;
+
+/* Checks the step (DI_ERR_LIMIT, DI_ERR_USAGE), then enqueues the forward pass, sampling included. */
+di_status di_forward(di_context *context, const di_step *step, di_error *error);
+
+/* Results of the last di_forward; each waits for it. */
+/* tokens [n_out] (-1 dead, -2 no finite logit), logprobs [n_out] or NULL. */
+di_status di_context_read_samples(di_context *context, int32_t *tokens, float *logprobs,
+                                  di_error *error);
+/* float32 [n_out][V] */
+di_status di_context_read_logits(di_context *context, float *logits, di_error *error);
+
+/* Adds ids to the counts of slot, as part of its prompt or of its output. Enqueued; the ids are
+ * copied. Sampled tokens are counted by di_forward itself when their params have penalties. */
+di_status di_context_count(di_context *context, int32_t slot, const int32_t *ids, int32_t n,
+                           bool prompt, di_error *error);
+
+/* Tests and `score --streams`: called while a step is being enqueued, with the name of an
+ * intermediate and where it will be. The callee may enqueue a download of it at once.
+ * names: embed streams attn_input attn_output ffn_input ffn_output router_picks router_weights
+ * topk candidates engram_rows final_norm main_hidden. layer -1 outside layers. */
+typedef enum di_tap_type { DI_TAP_A, DI_TAP_F, DI_TAP_I32, DI_TAP_I64 } di_tap_type;
+typedef void (*di_tap_fn)(void *user, const char *name, int32_t layer, di_ptr data,
+                          di_tap_type type, int64_t n_rows, int64_t row_width);
+void di_context_set_tap(di_context *context, di_tap_fn tap, void *user);
+
+#endif
