@@ -199,6 +199,7 @@ static void vision(walk *w) {
     int64_t cell = h * v->downsample_ratio * v->downsample_ratio;
     w->kind = DI_KIND_VISION;
     w->required = false;
+    w->prefix[0] = '\0';
     matrix(w, "vision.patch_embed.proj.weight", DI_BF16, h, patch);
     vector(w, "vision.patch_embed.proj.bias", DI_BF16, h);
     for (int32_t i = 0; i < v->num_hidden_layers; i++) vision_block(w, i);
