@@ -1,8 +1,9 @@
-/* The splitter. The three steps, each splitting what the one before left, every match a piece of its
- * own and what lies between matches too:
+/* The splitter. The three steps, each splitting what the one before left, every match a piece of
+ * its own and what lies between matches too:
  *
  *   1. \p{N}{1,3}
- *   2. [一-龥぀-ゟ゠-ヿ]+                              (U+4E00-9FA5, U+3040-309F, U+30A0-30FF)
+ *   2. [一-龥぀-ゟ゠-ヿ]+                              (U+4E00-9FA5, U+3040-309F,
+ * U+30A0-30FF)
  *   3. the first of these that matches at a position:
  *      a. one ASCII punctuation character, then ASCII letters
  *      b. [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+
@@ -12,10 +13,10 @@
  *      f. \s+
  *
  * A step sees only its own piece: the end of a piece is an end of text for (?!\S), and a space
- * before a kana does not join it. Here that is a *segment*: a run of characters that are not numbers
- * and are all inside or all outside the set of step 2. Numbers never reach step 3 with anything to
- * match, so a piece of step 1 is final. No later step looks behind itself, so a piece depends only
- * on the text from its start on.
+ * before a kana does not join it. Here that is a *segment*: a run of characters that are not
+ * numbers and are all inside or all outside the set of step 2. Numbers never reach step 3 with
+ * anything to match, so a piece of step 1 is final. No later step looks behind itself, so a piece
+ * depends only on the text from its start on.
  *
  * \s is the property White_Space (Oniguruma, which the `tokenizers` library uses, takes it so for
  * UTF-8): U+0009-000D, 0020, 0085, 00A0, 1680, 2000-200A, 2028, 2029, 202F, 205F, 3000. Not
@@ -23,18 +24,22 @@
  */
 #include "text/pretokenize.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "base/utf8.h"
 #include "text/unicode_class.h"
 
+/* The third is too long for a line. */
+#define STEP_3_WORDS                                                                               \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"                                       \
+    "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+#define STEP_3_OTHERS " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
 const char *const di_pretokenize_patterns[3] = {
     "\\p{N}{1,3}",
     "[一-龥぀-ゟ゠-ヿ]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
-    " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    STEP_3_WORDS STEP_3_OTHERS,
 };
 
 enum { WORD = DI_UNICODE_LETTER | DI_UNICODE_MARK };
@@ -91,7 +96,8 @@ static const char *numbers(const char *at, const char *end) {
 
 /* Alternatives d, e, f at a character of white space. */
 static const char *blanks(const char *at, const char *end) {
-    const char *newline = NULL, *last = at, *c = at; /* behind the last CR or LF; start of the last */
+    const char *newline = NULL, *last = at,
+               *c = at; /* behind the last CR or LF; start of the last */
     size_t length;
     uint8_t class = DI_UNICODE_SPACE;
     while (c < end) {
@@ -114,7 +120,7 @@ static const char *unmatched(const char *at, const char *end, uint8_t first) {
     while (c < end) {
         uint8_t class = class_at(c, end, &length);
         if ((class ^ first) & SEGMENT) break;
-        if (class & ~SEGMENT) return class & WORD && c > at ? last : c;
+        if (class & ~SEGMENT) return class & WORD ? last : c;
         last = c;
         c += length;
     }
@@ -135,7 +141,8 @@ static const char *third(const char *at, const char *end, uint8_t first, size_t 
     if (!(first & (DI_UNICODE_NEWLINE | DI_UNICODE_SYMBOL)) && joined && (second & WORD)) {
         return skip(next, end, WORD, first);
     }
-    if (first & DI_UNICODE_SYMBOL || (*at == ' ' && joined && (second & DI_UNICODE_SYMBOL))) { /* c */
+    if (first & DI_UNICODE_SYMBOL ||
+        (*at == ' ' && joined && (second & DI_UNICODE_SYMBOL))) { /* c */
         const char *behind = skip(next, end, DI_UNICODE_SYMBOL, first);
         return first & DI_UNICODE_CJK ? behind : skip_newlines(behind, end);
     }
@@ -146,20 +153,21 @@ size_t di_pretokenize_next(const char *text, size_t size) {
     const char *end = text + size;
     size_t length;
     uint8_t first = class_at(text, end, &length);
-    const char *behind = first & DI_UNICODE_NUMBER ? numbers(text, end) : third(text, end, first, length);
+    const char *behind =
+        first & DI_UNICODE_NUMBER ? numbers(text, end) : third(text, end, first, length);
     return (size_t)(behind - text);
 }
 
-int di_pretokenize_is_step(const char *pattern, size_t length, int step) {
+bool di_pretokenize_is_step(const char *pattern, size_t length, int step) {
     const char *want = di_pretokenize_patterns[step];
     for (size_t i = 0; i < length; i++) {
         char c = pattern[i];
         if (c == '\\' && i + 1 < length && pattern[i + 1] == '"') continue;
         if (c == '\r' || c == '\n') {
-            if (want[0] != '\\' || want[1] != (c == '\r' ? 'r' : 'n')) return 0;
+            if (want[0] != '\\' || want[1] != (c == '\r' ? 'r' : 'n')) return false;
             want += 2;
         } else if (c != *want++ || c == '\0') {
-            return 0;
+            return false;
         }
     }
     return *want == '\0';

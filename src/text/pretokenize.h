@@ -7,6 +7,7 @@
 #ifndef DI_TEXT_PRETOKENIZE_H
 #define DI_TEXT_PRETOKENIZE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Length of the first piece of text[0..size), size > 0: 1..size bytes. The pieces of a text are
@@ -18,6 +19,6 @@ extern const char *const di_pretokenize_patterns[3];
 
 /* Whether `pattern` (length bytes) is that of step 0..2. Files write it in two ways, which mean
  * the same: CR and LF as escapes or as themselves, the double quote with a backslash or without. */
-int di_pretokenize_is_step(const char *pattern, size_t length, int step);
+bool di_pretokenize_is_step(const char *pattern, size_t length, int step);
 
 #endif

@@ -1,9 +1,11 @@
 /* Tokenizer: byte-level BPE as tokenizer.json describes it, exact on every input.
  *
  * Immutable once loaded, so any number of threads may use one. Accepted: model BPE with byte-level
- * alphabet, the DeepSeek pre-tokeniser (three Split steps and ByteLevel, see spec in tokenizer.c),
- * no normaliser, added tokens; anything else is refused by name, never approximated.
- * Bytes that are not valid UTF-8 pass through as raw bytes, each a piece of its own class.
+ * alphabet, the DeepSeek pre-tokeniser (three Split steps and ByteLevel, see pretokenize.c), no
+ * normaliser, added tokens; anything else is refused by name, never approximated. Every byte must
+ * have a token, so decoding what was encoded gives the same bytes back, whatever they are. A byte
+ * that is not part of valid UTF-8 counts as one character without a Unicode class, as a control
+ * character does.
  */
 #ifndef DI_TEXT_TOKENIZER_H
 #define DI_TEXT_TOKENIZER_H
@@ -59,14 +61,18 @@ di_status di_tokenizer_decode(const di_tokenizer *tokenizer, const int32_t *ids,
                               bool skip_special, di_buffer *out, di_error *error);
 
 /* Streaming: bytes of token after token in, only whole characters out. A sequence that is still
- * incomplete is held back (at most 3 bytes); bytes that can never become a character come out as
- * U+FFFD each, as soon as that is certain. No allocation. */
+ * incomplete is held back (at most 3 bytes). Bytes that can never become a character come out as
+ * U+FFFD as soon as that is certain: one for a sequence that breaks off, one for each byte that can
+ * begin none. All output together is what Python's bytes.decode(errors="replace") gives, however the
+ * bytes were cut. Allocates nothing itself; out of memory shows as out->failed. */
 typedef struct di_detokenizer {
     char held[4];
     size_t n_held;
 } di_detokenizer;
 
+/* clang-format off */
 #define DI_DETOKENIZER_EMPTY {{0}, 0}
+/* clang-format on */
 
 void di_detokenizer_push(di_detokenizer *stream, const char *bytes, size_t size, di_buffer *out);
 /* The end: what is still held becomes one U+FFFD. */
