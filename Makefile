@@ -1,0 +1,70 @@
+# The door for people. CMake and Ninja do the work (CMakeLists.txt, CMakePresets.json); this file
+# knows what to type. `make help` lists the targets.
+
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+RELEASE := build/release
+export FUZZ_SECONDS JOBS
+
+.DEFAULT_GOAL := all
+.PHONY: all help run test check-fast bench asan ubsan tsan fuzz lint format install cov clean \
+        setup-build setup-test configure
+
+all: configure ## the program, left at ./deepinfer
+	@ninja -C $(RELEASE) -j $(JOBS) deepinfer
+	@ln -sfn $(RELEASE)/deepinfer deepinfer
+
+run: all ## a story from the demo model, streamed
+	./deepinfer run models/demo "Tell me a story about a fox."
+
+test: setup-test ## everything CI runs: both compilers, sanitizers, README, lint
+	@tools/check
+
+check-fast: setup-test configure ## the quick unit tests of the release build
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet
+	@ctest --test-dir $(RELEASE) -L fast -j $(JOBS) --output-on-failure
+
+asan: setup-test ## quick tests under AddressSanitizer, LeakSanitizer and UBSan (clang)
+	@tools/check asan
+
+ubsan: setup-test ## quick tests under UndefinedBehaviorSanitizer (gcc)
+	@tools/check ubsan
+
+tsan: setup-test ## the tests of threads under ThreadSanitizer
+	@tools/check tsan
+
+fuzz: setup-test ## every fuzzer for FUZZ_SECONDS (60) each
+	@tools/fuzz
+
+lint: setup-test ## format, include directions, headers, clang-tidy, sizes
+	@tools/check lint
+
+format: setup-test ## clang-format over the tree
+	@tools/lint/format --fix
+
+bench: setup-test configure ## operations against their twins, and their speed
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet
+	@tools/bench $(RELEASE)
+
+install: configure ## into PREFIX (/usr/local), under DESTDIR if set
+	@ninja -C $(RELEASE) -j $(JOBS)
+	@cmake --install $(RELEASE) --prefix "$(PREFIX)"
+
+cov: setup-test ## line coverage of the unit tests, per file
+	@tools/coverage
+
+clean: ## removes what was built
+	rm -rf build deepinfer
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup-build:
+	@tools/setup build
+
+setup-test:
+	@tools/setup test
+
+configure: setup-build
+	@[ -f $(RELEASE)/build.ninja ] || cmake --preset release
