@@ -15,6 +15,7 @@
 #include "kernels/backend.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "text/tokenizer.h"
 
 typedef struct di_model di_model;
 typedef struct di_context di_context;
@@ -40,6 +41,8 @@ di_status di_model_open(const char *directory, di_backend *backend, const di_mod
 void di_model_close(di_model *model);
 const di_config *di_model_config(const di_model *model);
 const di_checkpoint *di_model_checkpoint(const di_model *model);
+/* The directory's tokenizer, owned by the model; NULL when it has a token map only. */
+const di_tokenizer *di_model_tokenizer(const di_model *model);
 
 /* ---- State ---- */
 
@@ -69,10 +72,14 @@ const di_context_options *di_context_get_options(const di_context *context);
 
 /* Makes slot empty (length 0, counts cleared). Enqueued. */
 void di_context_reset(di_context *context, int32_t slot);
-/* Takes back the last n tokens of slot, 0 <= n <= di_config_rollback, and no more than were
- * processed since the last rewind plus what the margin still covers: after k more tokens than the
- * deepest point ever reached, the full margin is available again. Enqueued. */
-void di_context_rewind(di_context *context, int32_t slot, int32_t n);
+/* Takes back the last n tokens of slot. The rings keep di_config_rollback rows more than are read, so
+ * the margin is that many tokens: what is rewound uses it up, what is processed restores it.
+ * DI_ERR_LIMIT beyond it. Enqueued. */
+di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_error *error);
+/* How many tokens of slot may be rewound now. */
+int32_t di_context_margin(const di_context *context, int32_t slot);
+/* Tokens in slot as the host knows it. */
+int64_t di_context_length(const di_context *context, int32_t slot);
 
 /* ---- The step ---- */
 

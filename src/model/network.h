@@ -1,0 +1,141 @@
+/* What the files of model/ share: weights as the forward pass sees them, and the buffers of a
+ * context. Not for other folders: they include model.h. */
+#ifndef DI_MODEL_NETWORK_H
+#define DI_MODEL_NETWORK_H
+
+#include "model/engram.h"
+#include "model/model.h"
+
+/* One mHC site. */
+typedef struct di_mix_weights {
+    di_matrix fn;
+    di_vector base, scale;
+} di_mix_weights;
+
+typedef struct di_compressor_weights {
+    di_matrix wkv, wgate; /* wgate.n 0 at ratio 1 */
+    di_vector norm;
+    di_matrix wk; /* n 0 when the source is no index source */
+    di_vector k_norm;
+} di_compressor_weights;
+
+typedef struct di_indexer_weights {
+    di_matrix wq_b, weights_proj;
+} di_indexer_weights;
+
+typedef struct di_engram_weights {
+    di_ptr codes, scales; /* the table, read by rows */
+    di_matrix wkv, q_weight, k_weight;
+} di_engram_weights;
+
+typedef struct di_moe_weights {
+    di_matrix gate;
+    di_vector bias, bias_vl;
+    di_matrix shared_w1, shared_w3, shared_w2;
+    di_ptr experts; /* di_expert [n_experts] on the device */
+    di_dtype expert_dtype;
+    int32_t n_experts, top_k;
+} di_moe_weights;
+
+/* A block: a backbone layer or a draft layer. Parts that a layer does not have stay zero. */
+typedef struct di_block_weights {
+    di_vector attn_norm, ffn_norm;
+    di_mix_weights attn_mix, ffn_mix;
+    di_matrix wq_a, wq_b, wkv, wo_a, wo_b;
+    di_vector q_norm, kv_norm, sink;
+    di_compressor_weights compressor;
+    di_indexer_weights indexer;
+    di_engram_weights engram;
+    di_moe_weights moe;
+} di_block_weights;
+
+/* What the draft layers share (dspark.md 2). */
+typedef struct di_draft_weights {
+    di_matrix main_proj, markov_embed, markov_head, confidence;
+    di_vector main_norm, norm;
+} di_draft_weights;
+
+/* Host bytes that belong to one layer, merged where they touch, for backend->discard. */
+typedef struct di_host_range {
+    const uint8_t *begin;
+    uint64_t size;
+} di_host_range;
+
+typedef struct di_layer_ranges {
+    di_host_range *ranges;
+    int64_t n;
+} di_layer_ranges;
+
+struct di_model {
+    di_config config;
+    di_backend *backend;
+    di_checkpoint *checkpoint;
+    di_tokenizer *tokenizer; /* NULL when the checkpoint brings a token map only */
+    di_engram engram;
+    bool release_layers;
+    di_matrix embed, head;
+    di_vector norm;
+    di_block_weights *blocks; /* [num_hidden_layers + num_nextn_predict_layers] */
+    di_draft_weights draft;
+    di_layer_ranges *layer_ranges; /* [num_hidden_layers], when release_layers */
+    di_layer_ranges head_range;
+    di_ptr freq_main, freq_compress;                          /* float32 [rd / 2] */
+    di_ptr token_map, multipliers, primes, hash_offsets;      /* Engram constants on the device */
+};
+
+/* weights.c: binds every tensor of the checkpoint to model->backend. */
+di_status di_weights_bind(di_model *model, const di_model_options *options, di_error *error);
+/* ranges.c: fills layer_ranges and head_range. */
+di_status di_ranges_collect(di_model *model, di_error *error);
+void di_ranges_free(di_model *model);
+
+/* All device memory of a context, carved from one allocation. Only di_ptr members: context_layout.c
+ * walks the struct as an array. */
+typedef struct di_context_buffers {
+    /* the step */
+    di_ptr rows, length, n_valid, next_token, pos, first, token, rewind;
+    di_ptr which, params, biases, masks, sampled, logprob, sampled_slot;
+    /* activations */
+    di_ptr streams, pre, pre_attn, post, comb, u, y;
+    di_ptr qr, q, o, kv_codes, kv_scales, picks, candidates;
+    di_ptr router_picks, router_weights, expert_rows, shared;
+    di_ptr engram_rows, engram_values, engram_kv, main_hidden;
+    di_ptr normed, logits, export;
+    /* the state of sequences */
+    di_ptr history, counts, page_table, page_pool;
+    di_ptr window_codes, window_scales; /* [layers][n_slots][ring_slots][...] */
+} di_context_buffers;
+
+enum { DI_MAX_BIASES = 16384, DI_MAX_MASKS = 8 };
+
+struct di_context {
+    di_model *model;
+    di_backend *backend;
+    di_context_options options;
+    di_limits limits;
+    di_context_buffers at;
+    di_ptr memory; /* the allocation behind `at` */
+    int32_t pages_per_slot, history_slots, ring_slots, compress_slots;
+    uint64_t page_bytes;
+    di_ptr compress_ring[DI_MAX_LAYERS]; /* by layer; DI_NONE where there is none */
+    struct di_page_part { /* by layer, KV sources only: offsets inside a page */
+        uint32_t codes, scales, key_codes, key_scales;
+    } page_part[DI_MAX_LAYERS];
+    /* The host's view of the slots: lengths are upper bounds, margins what may be rewound. */
+    int64_t *length;     /* [n_slots] */
+    int32_t *margin;     /* [n_slots] */
+    int64_t *seen;       /* [n_slots]: the last step that had rows of the slot */
+    int64_t step_number;
+    int32_t *out_slots;  /* [max_out] */
+    int32_t n_out; /* of the last step */
+    bool sampled;  /* the last step sampled */
+    di_tap_fn tap;
+    void *tap_user;
+};
+
+/* context_layout.c: sizes and places. With context NULL only counts. */
+uint64_t di_context_lay_out(const di_config *config, const di_backend *backend,
+                            const di_context_options *options, di_context *context,
+                            di_context_bytes *bytes);
+
+#endif
