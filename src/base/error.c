@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-di_status di_fail(di_error *error, di_status status, const char *format, ...) {
+di_status di_fail_text(di_error *error, di_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
     error->status = status;
@@ -14,7 +14,7 @@ di_status di_fail(di_error *error, di_status status, const char *format, ...) {
     return status;
 }
 
-di_status di_fail_errno(di_error *error, int errno_value, const char *format, ...) {
+di_status di_fail_errno_text(di_error *error, int errno_value, const char *format, ...) {
     char what[sizeof error->message];
     va_list args;
     va_start(args, format);
