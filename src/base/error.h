@@ -12,8 +12,7 @@
 /* Fills *error and returns `status`, so that a failure is one line: return di_fail(e, ...).
  * A macro around the function so that the compiler sees which value comes back: it then knows that
  * what a caller gets on success alone is not read after a failure. `status` is evaluated twice. */
-#define di_fail(error, status, ...)                                                                \
-    di_fail_known(status, di_fail_text(error, status, __VA_ARGS__))
+#define di_fail(error, status, ...) di_fail_known(status, di_fail_text(error, status, __VA_ARGS__))
 
 /* The same with ": strerror(errno_value)" appended; DI_ERR_MEMORY for ENOMEM, else DI_ERR_IO. */
 #define di_fail_errno(error, errno_value, ...)                                                     \
