@@ -1,10 +1,36 @@
-/* deepinfer: the public interface of libdeepinfer. */
+/* deepinfer: the public interface of libdeepinfer.
+ *
+ * From a model directory as the release ships it (config.json, tokenizer.json, *.safetensors) to
+ * text, in five steps:
+ *
+ *     di_engine_options options = di_engine_options_defaults();
+ *     di_engine_open("models/demo", &options, &engine, &error);      weights, memory, threads
+ *     di_prompt_from_messages(tokenizer, json, ..., &ids, ...);      a conversation as token ids
+ *     di_sequence_create(engine, &sequence, &error);                 what the model has read so far
+ *     di_sequence_prompt(sequence, ids.data, ids.size, ...);
+ *     while (...) di_sequence_next(sequence, &sampling, &token, &error);
+ *
+ * Rules that hold for every function here:
+ * - What can fail returns a di_status and fills *error (never NULL) with one line for a person.
+ *   Out pointers are set on success only, unless it is said otherwise.
+ * - Strings are UTF-8. Text of given size may hold NUL and invalid bytes.
+ * - The library prints nothing, never exits, and keeps no global state.
+ * - An engine and its sequences belong to one thread at a time. A tokenizer may be shared by any
+ *   number of threads.
+ * - Destroying NULL is fine.
+ */
 #ifndef DEEPINFER_H
 #define DEEPINFER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- Errors ---- */
 
 /* What a call came to. 0 is success; everything else comes with a message in di_error. */
 typedef enum di_status {
@@ -23,6 +49,244 @@ typedef struct di_error {
     di_status status;
     char message[1024];
 } di_error;
+
+/* "0.1.0", with the commit where it is known. */
+const char *di_version(void);
+
+/* Frees what a function here says is freed by it. */
+void di_free(void *memory);
+
+/* ---- Token ids ---- */
+
+/* A growing list of token ids. Start zeroed; di_ids_free at the end. */
+typedef struct di_ids {
+    int32_t *data;
+    size_t size, capacity;
+} di_ids;
+
+/* Appends; DI_ERR_MEMORY when out of memory. */
+di_status di_ids_append(di_ids *ids, const int32_t *more, size_t n, di_error *error);
+void di_ids_free(di_ids *ids);
+
+/* ---- Tokenizer ---- */
+
+typedef struct di_tokenizer di_tokenizer;
+
+/* Reads the tokenizer.json of a model directory, or the file itself. Needs no weights. The caller
+ * destroys *out. */
+di_status di_tokenizer_open(const char *path, di_tokenizer **out, di_error *error);
+void di_tokenizer_destroy(di_tokenizer *tokenizer);
+
+/* Highest id + 1; ids without a token are possible below it. */
+int32_t di_tokenizer_size(const di_tokenizer *tokenizer);
+
+/* Appends the ids of `text`. With match_added, added tokens spelled out in it (longest first)
+ * become their ids, as in prompts that are rendered already; without it all text is ordinary. */
+di_status di_tokenizer_encode(const di_tokenizer *tokenizer, const char *text, size_t size,
+                              bool match_added, di_ids *out, di_error *error);
+
+/* The bytes of n ids, NUL-terminated (not counted in *size); the caller frees *text with di_free.
+ * With skip_special, tokens flagged special are left out. An id without a token is DI_ERR_INVALID. */
+di_status di_tokenizer_text(const di_tokenizer *tokenizer, const int32_t *ids, size_t n,
+                            bool skip_special, char **text, size_t *size, di_error *error);
+
+/* The bytes of one token, owned by the tokenizer; NULL and *size 0 when there is no such id. */
+const char *di_tokenizer_bytes(const di_tokenizer *tokenizer, int32_t id, size_t *size);
+/* The token as the vocabulary spells it (byte-level alphabet), or NULL. */
+const char *di_tokenizer_spelling(const di_tokenizer *tokenizer, int32_t id);
+/* Id of an added token by its exact content, -1 when there is none. */
+int32_t di_tokenizer_added_id(const di_tokenizer *tokenizer, const char *content);
+
+/* ---- Conversations ---- */
+
+typedef struct di_prompt_options {
+    bool thinking;      /* the model thinks before it answers; default true */
+    const char *effort; /* low, high, max, 1..100, none (thinking off); default "high" */
+    bool drop_thinking; /* leave out the thoughts before the last user turn; default true */
+} di_prompt_options;
+
+di_prompt_options di_prompt_options_defaults(void);
+
+/* Appends the prompt of a conversation to *ids, ready for the model's answer. `messages` is a JSON
+ * array as the OpenAI dialect writes it: [{"role": "user", "content": "Hi"}]; `tools` a JSON array
+ * of tool objects, or NULL. Text in messages never becomes a marker. *thinking (may be NULL): the
+ * answer begins with a thought, for di_reader_create. */
+di_status di_prompt_from_messages(const di_tokenizer *tokenizer, const char *messages,
+                                  const char *tools, const di_prompt_options *options, di_ids *ids,
+                                  bool *thinking, di_error *error);
+
+/* ---- Engine ---- */
+
+typedef struct di_engine di_engine;
+
+typedef enum di_phase {
+    DI_PHASE_LOAD,   /* done, total: tensors; once with done == total */
+    DI_PHASE_PROMPT, /* tokens of the prompt that were read */
+    DI_PHASE_SCORE   /* tokens scored */
+} di_phase;
+
+/* Called between steps of long work, on the caller's thread. Returning false stops the work: the
+ * function in progress returns DI_ERR_CANCELLED and leaves everything usable. */
+typedef bool (*di_progress_fn)(void *user, di_phase phase, int64_t done, int64_t total);
+
+/* The default of di_engine_options.numerics: what the model was trained and published with. */
+#define DI_DEFAULT_NUMERICS "release"
+
+typedef struct di_engine_options {
+    const char *backend;  /* "cpu": fast (AVX2); "ref": the defining twins. Default "cpu" */
+    const char *numerics; /* "release": rounded where the release rounds; "float": nothing rounded
+                             but what the caches store. Default DI_DEFAULT_NUMERICS */
+    int32_t n_threads;    /* 0 (default): every core this process may use */
+    int64_t context;      /* tokens of the longest sequence; 0 (default): the model's, at most 32768 */
+    int32_t n_sequences;  /* that can exist at a time; default 1 */
+    int32_t chunk;        /* prompt tokens of one step, 1..65536; default 256 */
+    bool penalties;       /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
+    /* Upper bound in bytes of everything: state, workspace and the weights that are resident at a
+     * time. Weights that do not fit are read again layer by layer. 0 (default): no bound, and the
+     * layers are given back only when the weights exceed the machine's memory. */
+    uint64_t memory;
+    di_progress_fn progress; /* or NULL */
+    void *user;
+} di_engine_options;
+
+di_engine_options di_engine_options_defaults(void);
+
+/* Loads a model directory and takes all memory. *options is copied. Close what it gave. */
+di_status di_engine_open(const char *directory, const di_engine_options *options, di_engine **out,
+                         di_error *error);
+void di_engine_close(di_engine *engine); /* after its sequences are destroyed */
+
+typedef struct di_engine_info {
+    const char *backend, *numerics;
+    int32_t vocab_size, n_layers, n_streams, hidden_size;
+    int32_t bos_token, eos_token; /* -1: none */
+    int64_t context;              /* tokens of the longest sequence */
+    int64_t context_model;        /* what the model itself allows */
+    uint64_t weight_bytes;        /* in the files */
+    uint64_t state_bytes;         /* state and workspace taken */
+    bool releases_layers;         /* weights are given back after each layer's use */
+} di_engine_info;
+
+di_engine_info di_engine_get_info(const di_engine *engine);
+/* Owned by the engine; NULL when the directory has a token map only. */
+const di_tokenizer *di_engine_tokenizer(const di_engine *engine);
+
+/* ---- Sampling ---- */
+
+typedef struct di_token_bias {
+    int32_t token;
+    float value; /* added to the logit */
+} di_token_bias;
+
+/* The order: penalties, bias, never-sampled ids, temperature, top-k, top-p, min-p. Ids without a
+ * token and image or placeholder tokens are never sampled. A token is a function of the logits,
+ * these values, the seed and its position: not of threads, chunks or company. */
+typedef struct di_sampling {
+    uint64_t seed;            /* default 0 */
+    float temperature;        /* 0: the most likely token; default 1 */
+    int32_t top_k;            /* the k most likely; 0 (default): off */
+    float top_p;              /* the fewest tokens whose probabilities reach it; default 0.95; 1: off */
+    float min_p;              /* against the likeliest token; 0 (default): off */
+    float repetition_penalty; /* > 0; 1 (default): off. Tokens in prompt or answer */
+    float presence_penalty, frequency_penalty; /* 0 (default): off. Tokens in the answer */
+    const di_token_bias *biases;               /* n_biases of them, at most 16384; may be NULL */
+    int32_t n_biases;
+} di_sampling;
+
+di_sampling di_sampling_defaults(void);
+/* The defaults, with what the model's generation_config.json says. */
+di_sampling di_engine_sampling(const di_engine *engine);
+/* DI_ERR_USAGE naming the field that is not a finite number in its range. */
+di_status di_sampling_check(const di_sampling *sampling, int32_t vocab_size, di_error *error);
+
+/* ---- Sequences ---- */
+
+/* What the model has read: token ids and the state that belongs to them. */
+typedef struct di_sequence di_sequence;
+
+/* Takes one of the engine's places; DI_ERR_LIMIT when all are taken. */
+di_status di_sequence_create(di_engine *engine, di_sequence **out, di_error *error);
+void di_sequence_destroy(di_sequence *sequence);
+
+/* The tokens, sampled ones included; valid until the next call with this sequence. */
+const int32_t *di_sequence_ids(const di_sequence *sequence, size_t *n);
+
+/* Makes the sequence hold exactly these n >= 1 ids and computes all but the last. State for a common
+ * beginning is kept where that is possible: always when nothing needs to be taken back, and up to
+ * 2 x (draft block + 1) tokens otherwise; else the prompt is read from its start. *n_reused (may be
+ * NULL): tokens that were not computed again. DI_ERR_LIMIT when it does not fit the context.
+ * Cancelled or failed: the sequence is what was computed. */
+di_status di_sequence_prompt(di_sequence *sequence, const int32_t *ids, size_t n, size_t *n_reused,
+                             di_error *error);
+
+typedef struct di_token {
+    int32_t id;
+    float logprob; /* natural log of the raw logits' softmax */
+} di_token;
+
+/* Computes what is not computed yet, samples one token and appends it. Needs at least one token.
+ * DI_ERR_LIMIT when the context is full. It does not stop at the end token: compare with eos_token. */
+di_status di_sequence_next(di_sequence *sequence, const di_sampling *sampling, di_token *out,
+                           di_error *error);
+
+/* ---- Scores ---- */
+
+/* What a score reports; every pointer may be NULL. Each receives consecutive positions in
+ * ascending order; data is valid during the call. A failure that they return ends the score. */
+typedef struct di_score_sink {
+    void *user;
+    /* logprobs[i] is that of ids[first + i] after all ids before it; NAN at position 0. */
+    di_status (*logprobs)(void *user, int64_t first, int64_t n, const float *logprobs,
+                          di_error *error);
+    /* float32 [n][vocab_size], of what follows position first + i */
+    di_status (*logits)(void *user, int64_t first, int64_t n, const float *logits, di_error *error);
+    /* float32 [n][n_streams][hidden_size], the residual streams after `layer` */
+    di_status (*streams)(void *user, int32_t layer, int64_t first, int64_t n, const float *streams,
+                         di_error *error);
+} di_score_sink;
+
+/* Reads n >= 1 ids from an empty sequence, as they are, and reports. The sequence then holds them. */
+di_status di_sequence_score(di_sequence *sequence, const int32_t *ids, size_t n,
+                            const di_score_sink *sink, di_error *error);
+
+/* ---- Reading the answer ---- */
+
+typedef enum di_part {
+    DI_PART_THOUGHT,
+    DI_PART_ANSWER,
+    DI_PART_CALL_NAME,      /* a tool call begins; index counts from 0 */
+    DI_PART_CALL_ARGUMENTS, /* a piece of its JSON arguments */
+    DI_PART_CALL_END,       /* no text */
+    DI_PART_CALL_BROKEN     /* no text: it was no call after all, its markup follows as text */
+} di_part;
+
+/* Text is UTF-8 in whole characters, valid during the call. */
+typedef void (*di_part_fn)(void *user, di_part part, int index, const char *text, size_t size);
+
+/* Turns tokens into parts of an answer, as they come. */
+typedef struct di_reader di_reader;
+
+typedef struct di_reader_options {
+    bool raw;          /* no parts: all text is answer, as it comes. Default false */
+    bool thinking;     /* as di_prompt_from_messages said. Default true */
+    const char *const *stops; /* n_stops texts, each not empty, that end the answer before them */
+    int n_stops;
+    di_part_fn on_part; /* or NULL */
+    void *user;
+} di_reader_options;
+
+di_reader_options di_reader_options_defaults(void);
+
+/* The tokenizer must outlive the reader; stops are copied. */
+di_status di_reader_create(const di_tokenizer *tokenizer, const di_reader_options *options,
+                           di_reader **out, di_error *error);
+void di_reader_destroy(di_reader *reader);
+/* *stopped becomes true when a stop text was completed; nothing comes out after that. */
+di_status di_reader_push(di_reader *reader, int32_t token, bool *stopped, di_error *error);
+/* The end: what was held back comes out. Once. */
+di_status di_reader_finish(di_reader *reader, di_error *error);
+/* True when at least one tool call was completed. */
+bool di_reader_has_calls(const di_reader *reader);
 
 #ifdef __cplusplus
 }

@@ -17,17 +17,7 @@
 #include "base/buffer.h"
 #include "base/error.h"
 
-typedef struct di_tokenizer di_tokenizer;
-
-/* A growing list of token ids. Start zeroed; di_ids_free at the end. */
-typedef struct di_ids {
-    int32_t *data;
-    size_t size, capacity;
-} di_ids;
-
-/* Appends; DI_ERR_MEMORY when out of memory. */
-di_status di_ids_append(di_ids *ids, const int32_t *more, size_t n, di_error *error);
-void di_ids_free(di_ids *ids);
+/* di_ids, a growing list of token ids, is part of the public interface (deepinfer.h). */
 
 /* Reads a tokenizer.json. The caller destroys *out. */
 di_status di_tokenizer_load(const char *path, di_tokenizer **out, di_error *error);

@@ -1,0 +1,86 @@
+/* deepinfer: one program, many verbs. This file finds the verb, parses its options, and turns its
+ * status into a line on stderr and an exit code.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+
+static int exit_code(di_status status) {
+    switch (status) {
+    case DI_OK:
+        return 0;
+    case DI_ERR_USAGE:
+        return EXIT_USAGE;
+    case DI_ERR_CANCELLED:
+        return EXIT_INTERRUPTED;
+    default:
+        return EXIT_FAILED;
+    }
+}
+
+static int print_and_free(di_buffer *text, FILE *to) {
+    if (!text->failed) fwrite(text->data, 1, text->size, to);
+    int code = text->failed ? EXIT_FAILED : 0;
+    di_buffer_free(text);
+    return code;
+}
+
+/* Output that could not be written (disk full) must not end in success. */
+static di_status flush_output(di_error *error) {
+    errno = 0;
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        return di_fail_errno(error, errno, "cannot write to stdout");
+    }
+    return DI_OK;
+}
+
+static int run_verb(const di_verb *verb, int argc, char **argv) {
+    di_error error = {DI_OK, ""};
+    di_args args;
+    di_status status = di_args_parse(verb, argc, argv, &args, &error);
+    if (status == DI_OK) {
+        if (args.values[DI_OPT_HELP].flag) {
+            di_buffer text = DI_BUFFER_EMPTY;
+            di_help_verb(verb, &text);
+            print_and_free(&text, stdout);
+        } else {
+            status = verb->run(&args, &error);
+        }
+    }
+    di_args_free(&args);
+    di_error flush_error = {DI_OK, ""};
+    di_status flushed = flush_output(&flush_error);
+    if (status == DI_OK && flushed != DI_OK) {
+        status = flushed;
+        error = flush_error;
+    }
+    if (status != DI_OK) fprintf(stderr, "deepinfer %s: %s\n", verb->name, error.message);
+    return exit_code(status);
+}
+
+int main(int argc, char **argv) {
+    di_buffer text = DI_BUFFER_EMPTY;
+    if (argc < 2) {
+        di_help_overview(&text);
+        print_and_free(&text, stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        di_help_overview(&text);
+        return print_and_free(&text, stdout);
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("deepinfer %s\n", di_version());
+        return 0;
+    }
+    const di_verb *verb = di_verb_find(argv[1]);
+    if (!verb) {
+        fprintf(stderr, "deepinfer: unknown %s '%.60s'; 'deepinfer help' lists the verbs\n",
+                argv[1][0] == '-' ? "option" : "verb", argv[1]);
+        return EXIT_USAGE;
+    }
+    return run_verb(verb, argc - 2, argv + 2);
+}

@@ -1,0 +1,156 @@
+/* Every option of every verb, once. See cli.h for the fields; help.c, manual.c, completion.c and
+ * option_parse.c read this table.
+ */
+#include "cli/cli.h"
+
+#define RUN DI_VERB_BIT(DI_VERB_RUN)
+#define CHAT DI_VERB_BIT(DI_VERB_CHAT)
+#define SCORE DI_VERB_BIT(DI_VERB_SCORE)
+#define TOKENIZE DI_VERB_BIT(DI_VERB_TOKENIZE)
+#define INSPECT DI_VERB_BIT(DI_VERB_INSPECT)
+#define SYNTH DI_VERB_BIT(DI_VERB_SYNTH)
+#define HELP DI_VERB_BIT(DI_VERB_HELP)
+#define NETWORK (RUN | CHAT | SCORE) /* verbs that load weights */
+#define ALL (NETWORK | TOKENIZE | INSPECT | SYNTH | HELP)
+
+#define FROM_MODEL(text) "the model's generation_config.json, else " text
+
+const di_option di_options[DI_N_OPTIONS] = {
+    [DI_OPT_BACKEND] = {.name = "backend", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
+        .value = "NAME", .choices = "cpu|ref", .default_value = "cpu", .verbs = NETWORK,
+        .help = "What computes: cpu is the fast path (AVX2), ref the scalar twins in double "
+                "precision, which define the results and are very slow."},
+    [DI_OPT_NUMERICS] = {.name = "numerics", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
+        .value = "NAME", .choices = "float|release", .default_value = DI_DEFAULT_NUMERICS,
+        .verbs = NETWORK,
+        .help = "release rounds where the released code rounds; float rounds nothing but what the "
+                "caches store."},
+    [DI_OPT_THREADS] = {.name = "threads", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
+        .value = "N", .min = 0, .max = 1024, .default_value = "0", .verbs = NETWORK,
+        .help = "Threads that compute; 0 takes every core this process may use. The answer does "
+                "not depend on it."},
+    [DI_OPT_MEMORY] = {.name = "memory", .type = DI_TYPE_SIZE, .group = DI_GROUP_MACHINE,
+        .value = "BYTES", .min = 1048576, .max = 1125899906842624.0,
+        .default_note = "no bound", .verbs = NETWORK,
+        .help = "Upper bound of memory, weights included. Taken at start and kept; weights that do "
+                "not fit beside the rest are read again layer by layer."},
+    [DI_OPT_CONTEXT] = {.name = "context", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
+        .value = "N", .unit = "tokens", .min = 1, .max = 1073741824.0,
+        .default_note = "the model's, at most 32768", .verbs = NETWORK | INSPECT,
+        .help = "Longest sequence, prompt and answer together."},
+    [DI_OPT_CHUNK] = {.name = "chunk", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
+        .value = "N", .unit = "tokens", .min = 1, .max = 65536, .default_value = "256",
+        .verbs = NETWORK,
+        .help = "Prompt tokens computed in one step. More is faster and takes more memory; the "
+                "answer does not depend on it."},
+    [DI_OPT_BATCH] = {.name = "batch", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
+        .value = "N", .unit = "sequences", .min = 1, .max = 1048576, .default_value = "1",
+        .verbs = INSPECT, .help = "Sequences held at the same time."},
+
+    [DI_OPT_SYSTEM] = {.name = "system", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
+        .value = "TEXT", .default_note = "no system message", .verbs = RUN | CHAT,
+        .help = "System message at the head of the conversation."},
+    [DI_OPT_THINKING] = {.name = "thinking", .type = DI_TYPE_SWITCH, .group = DI_GROUP_PROMPT,
+        .default_value = "yes", .verbs = RUN | CHAT,
+        .help = "Let the model think before it answers."},
+    [DI_OPT_EFFORT] = {.name = "effort", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
+        .value = "LEVEL", .default_value = "high", .verbs = RUN | CHAT,
+        .help = "How thoroughly to think: low, high, max or a number from 1 to 100; none turns "
+                "thinking off."},
+    [DI_OPT_RAW] = {.name = "raw", .type = DI_TYPE_FLAG, .group = DI_GROUP_PROMPT, .verbs = RUN,
+        .help = "The prompt is rendered already: no chat template, only the begin token is put "
+                "first if it is missing. The output is printed as it comes."},
+    [DI_OPT_MATCH_ADDED] = {.name = "match-added", .type = DI_TYPE_SWITCH,
+        .group = DI_GROUP_PROMPT, .default_value = "yes", .verbs = RUN | SCORE | TOKENIZE,
+        .help = "Added tokens spelled out in a rendered text become their ids; without it all text "
+                "is ordinary. In run it concerns --raw prompts."},
+    [DI_OPT_SHOW_PROMPT] = {.name = "show-prompt", .type = DI_TYPE_FLAG, .group = DI_GROUP_PROMPT,
+        .verbs = RUN, .help = "Print the rendered prompt to stderr before the answer."},
+
+    [DI_OPT_TEMPERATURE] = {.name = "temperature", .type = DI_TYPE_REAL,
+        .group = DI_GROUP_SAMPLING, .value = "X", .min = 0, .max = 100,
+        .default_note = FROM_MODEL("1"), .verbs = RUN | CHAT,
+        .help = "Higher is more varied; 0 always takes the most likely token."},
+    [DI_OPT_TOP_K] = {.name = "top-k", .type = DI_TYPE_INT, .group = DI_GROUP_SAMPLING,
+        .value = "N", .min = 0, .max = 2147483647.0, .default_note = FROM_MODEL("0"),
+        .verbs = RUN | CHAT, .help = "Sample from the N most likely tokens; 0 is off."},
+    [DI_OPT_TOP_P] = {.name = "top-p", .type = DI_TYPE_REAL, .group = DI_GROUP_SAMPLING,
+        .value = "X", .min = 0, .max = 1, .default_note = FROM_MODEL("0.95"), .verbs = RUN | CHAT,
+        .help = "Sample from the fewest tokens whose probabilities reach X; 1 is off."},
+    [DI_OPT_MIN_P] = {.name = "min-p", .type = DI_TYPE_REAL, .group = DI_GROUP_SAMPLING,
+        .value = "X", .min = 0, .max = 1, .default_value = "0", .verbs = RUN | CHAT,
+        .help = "Leave out tokens less than X times as likely as the likeliest; 0 is off."},
+    [DI_OPT_REPETITION_PENALTY] = {.name = "repetition-penalty", .type = DI_TYPE_REAL,
+        .group = DI_GROUP_SAMPLING, .value = "X", .min = 0.01, .max = 100,
+        .default_note = FROM_MODEL("1"), .verbs = RUN | CHAT,
+        .help = "Divides the positive logits of tokens in prompt or answer, multiplies the "
+                "negative ones; 1 is off."},
+    [DI_OPT_PRESENCE_PENALTY] = {.name = "presence-penalty", .type = DI_TYPE_REAL,
+        .group = DI_GROUP_SAMPLING, .value = "X", .min = -100, .max = 100, .default_value = "0",
+        .verbs = RUN | CHAT, .help = "Taken once from the logit of every token in the answer."},
+    [DI_OPT_FREQUENCY_PENALTY] = {.name = "frequency-penalty", .type = DI_TYPE_REAL,
+        .group = DI_GROUP_SAMPLING, .value = "X", .min = -100, .max = 100, .default_value = "0",
+        .verbs = RUN | CHAT,
+        .help = "Taken from a token's logit for every time it stands in the answer."},
+    [DI_OPT_LOGIT_BIAS] = {.name = "logit-bias", .type = DI_TYPE_LIST, .group = DI_GROUP_SAMPLING,
+        .value = "ID=X", .default_note = "none", .verbs = RUN | CHAT,
+        .help = "Added to the logit of one token, X from -1000 to 1000. May be given several "
+                "times."},
+    [DI_OPT_SEED] = {.name = "seed", .type = DI_TYPE_SEED, .group = DI_GROUP_SAMPLING,
+        .value = "N", .default_note = "drawn for each run, and reported; synth: 0",
+        .verbs = RUN | CHAT | SYNTH,
+        .help = "The same seed and options give the same result."},
+    [DI_OPT_MAX_TOKENS] = {.name = "max-tokens", .type = DI_TYPE_INT, .group = DI_GROUP_SAMPLING,
+        .value = "N", .unit = "tokens", .min = 1, .max = 1073741824.0,
+        .default_note = "until the answer ends or the context is full", .verbs = RUN | CHAT,
+        .help = "Longest answer, thinking included."},
+    [DI_OPT_STOP] = {.name = "stop", .type = DI_TYPE_LIST, .group = DI_GROUP_SAMPLING,
+        .value = "TEXT", .default_note = "none", .verbs = RUN | CHAT,
+        .help = "End the answer before this text; thinking is not searched. May be given several "
+                "times."},
+
+    [DI_OPT_IDS] = {.name = "ids", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
+        .value = "FILE", .default_note = "the text is an argument", .verbs = SCORE,
+        .help = "Score the token ids in FILE, separated by white space, as they are: no begin "
+                "token is added. - reads stdin."},
+    [DI_OPT_LOGITS] = {.name = "logits", .type = DI_TYPE_FILE, .group = DI_GROUP_OUTPUT,
+        .value = "FILE.npy", .default_note = "not written", .verbs = SCORE,
+        .help = "Write the logits of every position: float32 [positions, vocabulary]."},
+    [DI_OPT_STREAMS] = {.name = "streams", .type = DI_TYPE_FILE, .group = DI_GROUP_OUTPUT,
+        .value = "FILE.npy", .default_note = "not written", .verbs = SCORE,
+        .help = "Write the residual streams after each layer: float32 [layers, positions, "
+                "streams, hidden]."},
+    [DI_OPT_DECODE] = {.name = "decode", .type = DI_TYPE_FLAG, .group = DI_GROUP_PROMPT,
+        .verbs = TOKENIZE,
+        .help = "The other way round: the argument holds token ids, separated by white space or "
+                "commas, and their text is printed."},
+    [DI_OPT_MAN] = {.name = "man", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT, .verbs = HELP,
+        .help = "Print the manual page as roff, for man -l."},
+    [DI_OPT_COMPLETION] = {.name = "completion", .type = DI_TYPE_CHOICE, .group = DI_GROUP_OUTPUT,
+        .value = "SHELL", .choices = "bash|zsh|fish", .default_note = "none", .verbs = HELP,
+        .help = "Print the completion script of a shell."},
+
+    [DI_OPT_CONFIG] = {.name = "config", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
+        .value = "FILE", .default_note = "must be given", .verbs = SYNTH,
+        .help = "config.json to build from; the word released means the released geometry."},
+    [DI_OPT_TOKENIZER] = {.name = "tokenizer", .type = DI_TYPE_DIR, .group = DI_GROUP_PROMPT,
+        .value = "DIR", .default_note = "a token map is written", .verbs = SYNTH,
+        .help = "Take the tokenizer of this directory along."},
+    [DI_OPT_SHARDS] = {.name = "shards", .type = DI_TYPE_INT, .group = DI_GROUP_OUTPUT,
+        .value = "N", .unit = "files", .min = 1, .max = 10000, .default_value = "1",
+        .verbs = SYNTH, .help = "Files that the tensors are spread over."},
+    [DI_OPT_SPARSE] = {.name = "sparse", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT,
+        .verbs = SYNTH,
+        .help = "Files of full size without data: all bytes are zero and take no disk space."},
+    [DI_OPT_SET] = {.name = "set", .type = DI_TYPE_LIST, .group = DI_GROUP_PROMPT,
+        .value = "KEY=VALUE", .default_note = "the config as it is", .verbs = SYNTH,
+        .help = "Change a field of the config first. May be given several times."},
+
+    [DI_OPT_JSON] = {.name = "json", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT,
+        .verbs = ALL & ~(CHAT | HELP), .help = "Print JSON, for programs."},
+    [DI_OPT_QUIET] = {.name = "quiet", .letter = 'q', .type = DI_TYPE_FLAG,
+        .group = DI_GROUP_OUTPUT, .verbs = ALL & ~(TOKENIZE | INSPECT | HELP),
+        .help = "No progress and no speeds on stderr."},
+    [DI_OPT_HELP] = {.name = "help", .letter = 'h', .type = DI_TYPE_FLAG,
+        .group = DI_GROUP_OUTPUT, .verbs = ALL, .help = "Print this help."},
+};
