@@ -27,10 +27,11 @@ static inline void di_philox(uint64_t key, uint64_t counter_low, uint64_t counte
     out[3] = c3;
 }
 
-/* Uniform in (0, 1), never 0 or 1: the top 53 bits of two words, at the middle of their step. */
+/* Uniform in (0, 1), never 0 or 1: the top 52 bits of two words, at the middle of their step. (With
+ * 53 bits the largest would be rounded up to 1.) */
 static inline double di_uniform53(uint32_t high, uint32_t low) {
-    uint64_t bits = ((uint64_t)high << 32 | low) >> 11;
-    return ((double)bits + 0.5) * 0x1p-53;
+    uint64_t bits = ((uint64_t)high << 32 | low) >> 12;
+    return ((double)bits + 0.5) * 0x1p-52;
 }
 
 /* Standard Gumbel noise of one token: a function of (seed, position, id) alone. */
