@@ -48,7 +48,7 @@ bench: setup-test configure ## operations against their twins, and their speed
 	@tools/bench $(RELEASE)
 
 install: configure ## into PREFIX (/usr/local), under DESTDIR if set
-	@ninja -C $(RELEASE) -j $(JOBS)
+	@ninja -C $(RELEASE) -j $(JOBS) deepinfer deepinfer_core
 	@cmake --install $(RELEASE) --prefix "$(PREFIX)"
 
 cov: setup-test ## line coverage of the unit tests, per file

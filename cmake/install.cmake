@@ -10,12 +10,33 @@ install(FILES ${PROJECT_BINARY_DIR}/deepinfer.pc DESTINATION ${CMAKE_INSTALL_LIB
 
 if(TARGET deepinfer)
   install(TARGETS deepinfer RUNTIME)
-endif()
-file(GLOB DI_MAN CONFIGURE_DEPENDS docs/man/*.1)
-install(FILES ${DI_MAN} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-if(EXISTS ${PROJECT_SOURCE_DIR}/tools/completion/deepinfer.bash)
-  install(FILES tools/completion/deepinfer.bash RENAME deepinfer
+  # Manual pages and completion come out of the program's own tables.
+  file(GLOB DI_VERBS CONFIGURE_DEPENDS src/cli/cmd_*.c)
+  list(TRANSFORM DI_VERBS REPLACE ".*/cmd_(.*)\\.c$" "\\1")
+  install(CODE "
+    set(program \"$<TARGET_FILE:deepinfer>\")
+    set(pages \"${PROJECT_BINARY_DIR}/pages\")
+    file(REMOVE_RECURSE \"\${pages}\")
+    file(MAKE_DIRECTORY \"\${pages}\")
+    function(write file)
+      execute_process(COMMAND \"\${program}\" help \${ARGN} OUTPUT_FILE \"\${pages}/\${file}\"
+                      COMMAND_ERROR_IS_FATAL ANY)
+    endfunction()
+    write(deepinfer.1 --man)
+    foreach(verb ${DI_VERBS})
+      write(deepinfer-\${verb}.1 \${verb} --man)
+    endforeach()
+    write(deepinfer.bash --completion bash)
+    write(deepinfer.zsh --completion zsh)
+    write(deepinfer.fish --completion fish)")
+  install(DIRECTORY ${PROJECT_BINARY_DIR}/pages/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1
+          FILES_MATCHING PATTERN "*.1")
+  install(FILES ${PROJECT_BINARY_DIR}/pages/deepinfer.bash RENAME deepinfer
           DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${PROJECT_BINARY_DIR}/pages/deepinfer.zsh RENAME _deepinfer
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${PROJECT_BINARY_DIR}/pages/deepinfer.fish
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
 install(FILES LICENSE README.md TYPE DOC)
 
