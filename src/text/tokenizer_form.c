@@ -11,11 +11,10 @@
 
 #define ADVICE "only byte-level BPE as DeepSeek releases it is supported"
 
-quoted quote__text(const char *text, size_t size) {
+static quoted shorten(const char *text, size_t size, const char *mark) {
     quoted q;
-    size_t n = 0;
+    size_t n = (size_t)snprintf(q.text, sizeof q.text, "%s", mark);
     bool cut = false;
-    q.text[n++] = '"';
     for (size_t at = 0, length; at < size; at += length) {
         uint32_t code = 0;
         length = di_utf8_decode(text + at, size - at, &code);
@@ -31,16 +30,17 @@ quoted quote__text(const char *text, size_t size) {
             n += length;
         }
     }
-    snprintf(q.text + n, sizeof q.text - n, "%s\"", cut ? "..." : "");
+    snprintf(q.text + n, sizeof q.text - n, "%s%s", cut ? "..." : "", mark);
     return q;
 }
 
+quoted quote__text(const char *text, size_t size) { return shorten(text, size, "\""); }
+
 quoted quote__json(const di_json *value) {
-    static const char *const words[] = {"null",   "false", "true",  "number",
-                                        "string", "list",  "object"};
-    if (value && (value->type == DI_JSON_STRING || value->type == DI_JSON_NUMBER)) {
-        return quote__text(value->text, value->length);
-    }
+    static const char *const words[] = {"null",     "false",  "true",     "a number",
+                                        "a string", "a list", "an object"};
+    if (value && value->type == DI_JSON_STRING) return quote__text(value->text, value->length);
+    if (value && value->type == DI_JSON_NUMBER) return shorten(value->text, value->length, "");
     quoted q;
     snprintf(q.text, sizeof q.text, "%s", value ? words[value->type] : "nothing");
     return q;
@@ -60,7 +60,7 @@ static bool has_bool(const di_json *object, const char *key, bool want) {
 }
 
 /* Every member of `object` whose key is not in `known` (NULL-terminated) must be off. */
-static di_status check_others(const di_json *object, const char *const *known, const char *prefix,
+static di_status check_others(const di_json *object, const char *const *known, const char *whose,
                               const char *what, di_error *error) {
     for (const di_json *item = object->first; item; item = item->next) {
         const char *const *key = known;
@@ -70,8 +70,9 @@ static di_status check_others(const di_json *object, const char *const *known, c
         }
         if (*key || is_off(item)) continue;
         return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "%s: %s%s is set (%s), which is not supported: " ADVICE, what, prefix,
-                       quote__text(item->key, item->key_length).text, quote__json(item).text);
+                       "%s: %s%s is set to %s, which is not supported: " ADVICE, what,
+                       quote__text(item->key, item->key_length).text, whose,
+                       quote__json(item).text);
     }
     return DI_OK;
 }
@@ -89,7 +90,7 @@ static di_status check_model(const di_json *model, const char *what, di_error *e
         return di_fail(error, DI_ERR_UNSUPPORTED, "%s: model.type is %s, expected \"BPE\": " ADVICE,
                        what, quote__json(type).text);
     }
-    return check_others(model, known, "model.", what, error);
+    return check_others(model, known, " of model", what, error);
 }
 
 /* The items of a Sequence; `list` is the key that holds them. NULL when it is none. */

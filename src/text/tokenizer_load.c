@@ -177,9 +177,11 @@ static di_status check_distinct(loader *l, const added_set *set) {
             if (id >= 0 && t->tokens[id].size == token->size) other = id;
         }
         if (other == set->ids[i]) continue;
+        int32_t first = other < set->ids[i] ? other : set->ids[i];
         return di_fail(l->error, DI_ERR_INVALID,
                        "%s: added token %s has the two ids %d and %d: " DAMAGED, l->what,
-                       quote__text(token->bytes, token->size).text, set->ids[i], other);
+                       quote__text(token->bytes, token->size).text, first,
+                       first == other ? set->ids[i] : other);
     }
     return DI_OK;
 }

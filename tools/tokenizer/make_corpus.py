@@ -2,6 +2,7 @@
 """Writes a corpus on which two tokenizers are compared: a JSON list of texts, over 1 MB together.
 
     tools/tokenizer/make_corpus.py OUTPUT
+    tools/tokenizer/make_corpus.py --small OUTPUT      (tests/data/tokenizer/texts.json)
 
 The same bytes on every machine: its own generator of random numbers, and only characters whose class
 has been the same in all versions of Unicode since 13 (each range below was complete by then; what
@@ -162,10 +163,20 @@ def corpus():
     return texts
 
 
+def small_corpus():
+    random = Random(501)
+    pools = [alphabet(ranges) for ranges in SCRIPTS.values()] + [EMOJI, SEQUENCES, [" "], ["\n"], ["a", "b"], EXACT]
+    texts = EXACT + CODE + [prose(random, 60) for _ in range(40)]
+    texts += [script_text(random, pool, 4) for pool in pools]
+    texts += [mixture(random, pools, 12) for _ in range(400)]
+    return texts + [long_runs(random) for _ in range(30)]
+
+
 def main():
-    texts = corpus()
-    assert sum(len(text.encode()) for text in texts) > 1 << 20
-    with open(sys.argv[1], "w", encoding="utf-8", newline="\n") as out:
+    small = sys.argv[1:2] == ["--small"]
+    texts = small_corpus() if small else corpus()
+    assert small or sum(len(text.encode()) for text in texts) > 1 << 20
+    with open(sys.argv[-1], "w", encoding="utf-8", newline="\n") as out:
         json.dump(texts, out, ensure_ascii=False, indent=0)
 
 
