@@ -1,0 +1,68 @@
+/* What the files of this folder share: the engine and its sequences. */
+#ifndef DI_API_API_INTERNAL_H
+#define DI_API_API_INTERNAL_H
+
+#include "base/error.h"
+#include "kernels/backend.h"
+#include "model/model.h"
+
+struct di_engine {
+    di_engine_options options;
+    di_backend *backend;
+    di_model *model;
+    di_context *context;
+    di_sampling sampling;  /* the model's defaults */
+    uint32_t *mask;        /* ceil(V / 32) words: ids that may be sampled */
+    di_row *rows;          /* [chunk]: the rows of the step in preparation */
+    int32_t *out_rows;     /* [chunk] */
+    bool *taken;           /* [n_sequences] */
+    di_logit_bias *biases; /* room for as many as a call has brought so far */
+    int32_t bias_capacity;
+    bool releases_layers;
+};
+
+struct di_sequence {
+    di_engine *engine;
+    int32_t slot;
+    di_ids ids;      /* the first di_context_length(slot) of them are computed */
+    size_t n_prompt; /* ids before this are prompt, the others answer */
+    /* Counts for penalties on the device: sampled tokens are counted by the step that samples them,
+     * prompt ids when a penalty first asks for them. */
+    bool prompt_counted;
+    bool counts_foreign; /* they hold tokens that are not, or not any more, in this answer */
+};
+
+/* Tokens of the sequence that are computed. */
+static inline size_t di_sequence_done(const di_sequence *sequence) {
+    return (size_t)di_context_length(sequence->engine->context, sequence->slot);
+}
+
+/* n >= 1 ids of the vocabulary that fit the context. */
+di_status di_sequence_check(const di_engine *engine, const int32_t *ids, size_t n,
+                            di_error *error);
+/* Rows for ids [done, done + n) of a sequence, in engine->rows. */
+void di_sequence_rows(di_sequence *sequence, int32_t n);
+/* Empty, on the device too. */
+void di_sequence_clear(di_sequence *sequence);
+
+/* false from the progress callback as DI_ERR_CANCELLED. */
+di_status di_engine_report(const di_engine *engine, di_phase phase, int64_t done, int64_t total,
+                           di_error *error);
+
+/* The words of the mask over a vocabulary of `vocab_size` ids; `words` has (vocab_size + 31) / 32.
+ * tokenizer NULL: every id may be sampled. */
+void di_sampling_mask(const di_tokenizer *tokenizer, int32_t vocab_size, uint32_t *words);
+/* What generation_config.json of the directory says about *sampling; no such file: nothing. */
+di_status di_sampling_load(const char *directory, di_sampling *sampling, di_error *error);
+/* For one row of a step; biases are those of engine->biases from 0. */
+di_sample_params di_sampling_params(const di_sampling *sampling, int32_t slot);
+bool di_sampling_has_penalties(const di_sampling *sampling);
+
+/* Decides whether layers are released after use and what the context may take (*max_bytes, 0: no
+ * bound), so that all stays within options->memory. DI_ERR_MEMORY with needed and allowed bytes. */
+di_status di_engine_divide_memory(const char *directory, const di_config *config,
+                                  const di_backend *backend, const di_engine_options *options,
+                                  const di_context_options *context, bool *release_layers,
+                                  uint64_t *max_bytes, di_error *error);
+
+#endif

@@ -1,0 +1,199 @@
+/* Opening a model directory: backend, weights, context, and what sampling needs to know. */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "api/api_internal.h"
+
+enum { MAX_CHUNK = 65536, MAX_SEQUENCES = 4096, MAX_THREADS = 1024, MAX_OUT = 32 };
+
+di_engine_options di_engine_options_defaults(void) {
+    return (di_engine_options){.backend = "cpu",
+                               .numerics = DI_DEFAULT_NUMERICS,
+                               .n_threads = 0,
+                               .context = 0,
+                               .n_sequences = 1,
+                               .chunk = 256,
+                               .penalties = true,
+                               .memory = 0,
+                               .progress = NULL,
+                               .user = NULL};
+}
+
+static di_status check_range(const char *name, int64_t value, int64_t min, int64_t max,
+                             di_error *error) {
+    if (value >= min && value <= max) return DI_OK;
+    return di_fail(error, DI_ERR_USAGE,
+                   "%s: %" PRId64 " is out of range, %" PRId64 " to %" PRId64 " are accepted", name,
+                   value, min, max);
+}
+
+static di_status check_options(const di_engine_options *o, di_error *error) {
+    DI_TRY(check_range("n_threads", o->n_threads, 0, MAX_THREADS, error));
+    DI_TRY(check_range("context", o->context, 0, INT32_MAX, error));
+    DI_TRY(check_range("n_sequences", o->n_sequences, 1, MAX_SEQUENCES, error));
+    return check_range("chunk", o->chunk, 1, MAX_CHUNK, error);
+}
+
+static di_status create_backend(const di_engine_options *o, di_backend **out, di_error *error) {
+    di_numerics numerics = DI_NUMERICS_FLOAT;
+    if (strcmp(o->numerics, "release") == 0) {
+        numerics = DI_NUMERICS_RELEASE;
+    } else if (strcmp(o->numerics, "float") != 0) {
+        return di_fail(error, DI_ERR_USAGE, "numerics '%.40s' is unknown; there are float and release",
+                       o->numerics);
+    }
+    if (strcmp(o->backend, "ref") == 0) return di_backend_create_ref(numerics, out, error);
+    if (strcmp(o->backend, "cpu") != 0) {
+        return di_fail(error, DI_ERR_USAGE, "backend '%.40s' is unknown; there are cpu and ref",
+                       o->backend);
+    }
+    di_cpu_options cpu = {.n_threads = o->n_threads, .spin = -1, .cpu_mask = ~UINT32_C(0)};
+    return di_backend_create_cpu(numerics, &cpu, out, error);
+}
+
+static di_status load_config(const char *directory, di_config *config, di_error *error) {
+    struct stat st;
+    if (stat(directory, &st) != 0) {
+        return di_fail_errno(error, errno, "cannot open the model directory %s", directory);
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        return di_fail(error, DI_ERR_USAGE,
+                       "%s is no directory; a model is the directory that holds config.json",
+                       directory);
+    }
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/config.json", directory);
+    if (n < 0 || n >= (int)sizeof path) {
+        return di_fail(error, DI_ERR_USAGE, "the path of the model directory is too long");
+    }
+    return di_config_load(path, config, error);
+}
+
+static di_status context_options(const di_config *config, const di_engine_options *o,
+                                 di_context_options *out, di_error *error) {
+    *out = di_context_options_defaults(config);
+    out->n_slots = o->n_sequences;
+    out->max_rows = o->chunk;
+    out->max_out = o->chunk < MAX_OUT ? o->chunk : MAX_OUT;
+    out->penalties = o->penalties;
+    if (o->context > config->max_position_embeddings) {
+        return di_fail(error, DI_ERR_USAGE,
+                       "a context of %" PRId64 " tokens was asked for, the model takes at most %" PRId64,
+                       o->context, config->max_position_embeddings);
+    }
+    if (o->context > 0) out->max_context = o->context;
+    return DI_OK;
+}
+
+static bool load_progress(void *user, int64_t done, int64_t total) {
+    const di_engine *engine = user;
+    return engine->options.progress(engine->options.user, DI_PHASE_LOAD, done, total);
+}
+
+static di_status take_host_memory(di_engine *engine, int32_t vocab_size, di_error *error) {
+    size_t chunk = (size_t)engine->options.chunk;
+    engine->mask = calloc(((size_t)vocab_size + 31) / 32, sizeof *engine->mask);
+    engine->rows = calloc(chunk, sizeof *engine->rows);
+    engine->out_rows = calloc(chunk, sizeof *engine->out_rows);
+    engine->taken = calloc((size_t)engine->options.n_sequences, sizeof *engine->taken);
+    if (engine->mask && engine->rows && engine->out_rows && engine->taken) return DI_OK;
+    return di_fail(error, DI_ERR_MEMORY, "out of memory: engine");
+}
+
+static di_status open_model(di_engine *engine, const char *directory, di_error *error) {
+    di_config config;
+    di_context_options context;
+    di_engine_options *o = &engine->options;
+    DI_TRY(load_config(directory, &config, error));
+    DI_TRY(create_backend(o, &engine->backend, error));
+    DI_TRY(context_options(&config, o, &context, error));
+    DI_TRY(di_engine_divide_memory(directory, &config, engine->backend, o, &context,
+                                   &engine->releases_layers, &context.max_bytes, error));
+    di_model_options model = di_model_options_defaults();
+    model.release_layers = engine->releases_layers;
+    model.progress = o->progress ? load_progress : NULL;
+    model.user = engine;
+    DI_TRY(di_model_open(directory, engine->backend, &model, &engine->model, error));
+    return di_context_create(engine->model, &context, &engine->context, error);
+}
+
+di_status di_engine_open(const char *directory, const di_engine_options *options, di_engine **out,
+                         di_error *error) {
+    *out = NULL;
+    DI_TRY(check_options(options, error));
+    di_engine *engine = calloc(1, sizeof *engine);
+    if (!engine) return di_fail(error, DI_ERR_MEMORY, "out of memory: engine");
+    engine->options = *options;
+    engine->sampling = di_sampling_defaults();
+    di_status status;
+    DI_TRY_DONE(open_model(engine, directory, error));
+    int32_t vocab_size = di_model_config(engine->model)->vocab_size;
+    DI_TRY_DONE(take_host_memory(engine, vocab_size, error));
+    di_sampling_mask(di_model_tokenizer(engine->model), vocab_size, engine->mask);
+    status = di_sampling_load(directory, &engine->sampling, error);
+done:
+    if (status != DI_OK) {
+        di_engine_close(engine);
+        return status;
+    }
+    *out = engine;
+    return DI_OK;
+}
+
+void di_engine_close(di_engine *engine) {
+    if (!engine) return;
+    di_context_destroy(engine->context);
+    di_model_close(engine->model);
+    if (engine->backend) engine->backend->destroy(engine->backend);
+    free(engine->mask);
+    free(engine->rows);
+    free(engine->out_rows);
+    free(engine->taken);
+    free(engine->biases);
+    free(engine);
+}
+
+di_engine_info di_engine_get_info(const di_engine *engine) {
+    const di_config *config = di_model_config(engine->model);
+    const di_checkpoint *checkpoint = di_model_checkpoint(engine->model);
+    const di_context_options *context = di_context_get_options(engine->context);
+    di_engine_info info = {
+        .backend = engine->backend->name,
+        .numerics = engine->backend->numerics == DI_NUMERICS_FLOAT ? "float" : "release",
+        .vocab_size = config->vocab_size,
+        .n_layers = config->num_hidden_layers,
+        .n_streams = config->hc_mult,
+        .hidden_size = config->hidden_size,
+        .bos_token = config->bos_token_id,
+        .eos_token = config->eos_token_id,
+        .context = context->max_context,
+        .context_model = config->max_position_embeddings,
+        .state_bytes = di_context_plan(config, engine->backend, context).total,
+        .releases_layers = engine->releases_layers,
+    };
+    for (int64_t i = 0; i < di_checkpoint_count(checkpoint); i++) {
+        info.weight_bytes += di_checkpoint_at(checkpoint, i)->bytes;
+    }
+    return info;
+}
+
+const di_tokenizer *di_engine_tokenizer(const di_engine *engine) {
+    return di_model_tokenizer(engine->model);
+}
+
+di_sampling di_engine_sampling(const di_engine *engine) {
+    return engine->sampling;
+}
+
+di_status di_engine_report(const di_engine *engine, di_phase phase, int64_t done, int64_t total,
+                           di_error *error) {
+    const di_engine_options *o = &engine->options;
+    if (!o->progress || o->progress(o->user, phase, done, total)) return DI_OK;
+    return di_fail(error, DI_ERR_CANCELLED, "stopped after %" PRId64 " of %" PRId64 " tokens", done,
+                   total);
+}

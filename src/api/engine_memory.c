@@ -1,0 +1,107 @@
+/* How the allowed memory is divided between weights and state.
+ *
+ * Weights are mapped, so they take memory only as they are read. When all of them fit beside the
+ * state, they may stay; when they do not, each layer is given back after its use, and then the
+ * largest layer and the head are what can be resident at a time. Engram tables and the embedding
+ * are read by single rows and do not count.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/api_internal.h"
+
+/* Bytes of all weight files of the directory. */
+static di_status file_bytes(const char *directory, uint64_t *out, di_error *error) {
+    *out = 0;
+    DIR *folder = opendir(directory);
+    if (!folder) {
+        return di_fail_errno(error, errno, "cannot read the model directory %s", directory);
+    }
+    static const char suffix[] = ".safetensors";
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        size_t n = strlen(entry->d_name);
+        struct stat st;
+        if (n < sizeof suffix || strcmp(entry->d_name + n - (sizeof suffix - 1), suffix) != 0) continue;
+        if (fstatat(dirfd(folder), entry->d_name, &st, 0) == 0 && st.st_size > 0) {
+            *out += (uint64_t)st.st_size;
+        }
+    }
+    closedir(folder);
+    return DI_OK;
+}
+
+typedef struct layer_bytes {
+    uint64_t layers[DI_MAX_LAYERS];
+    uint64_t head;
+} layer_bytes;
+
+static uint64_t spec_bytes(const di_tensor_spec *spec) {
+    uint64_t n = 1;
+    for (int32_t i = 0; i < spec->n_dims; i++) n *= (uint64_t)spec->shape[i];
+    return n * di_dtype_bytes(spec->dtype);
+}
+
+static di_status add_spec(void *user, const di_tensor_spec *spec, di_error *error) {
+    (void)error;
+    layer_bytes *sum = user;
+    if (spec->kind == DI_KIND_HEAD) sum->head += spec_bytes(spec);
+    if (strncmp(spec->name, "layers.", 7) != 0 || strstr(spec->name, ".engram.embed.")) return DI_OK;
+    long layer = strtol(spec->name + 7, NULL, 10);
+    if (layer >= 0 && layer < DI_MAX_LAYERS) sum->layers[layer] += spec_bytes(spec);
+    return DI_OK;
+}
+
+/* Bytes that are resident at a time when layers are released after their use. */
+static di_status resident_bytes(const di_config *config, uint64_t *out, di_error *error) {
+    layer_bytes sum = {{0}, 0};
+    DI_TRY(di_contract_each(config, add_spec, &sum, error));
+    *out = 0;
+    for (int i = 0; i < DI_MAX_LAYERS; i++) {
+        if (sum.layers[i] > *out) *out = sum.layers[i];
+    }
+    *out += sum.head;
+    return DI_OK;
+}
+
+static uint64_t machine_bytes(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+}
+
+static uint64_t mib(uint64_t bytes) {
+    return (bytes >> 20) + ((bytes & 0xFFFFF) != 0);
+}
+
+di_status di_engine_divide_memory(const char *directory, const di_config *config,
+                                  const di_backend *backend, const di_engine_options *options,
+                                  const di_context_options *context, bool *release_layers,
+                                  uint64_t *max_bytes, di_error *error) {
+    uint64_t weights, resident, state = di_context_plan(config, backend, context).total;
+    DI_TRY(file_bytes(directory, &weights, error));
+    *max_bytes = 0;
+    if (options->memory == 0) {
+        *release_layers = weights > machine_bytes();
+        return DI_OK;
+    }
+    *release_layers = weights > options->memory || state > options->memory - weights;
+    if (*release_layers) {
+        DI_TRY(resident_bytes(config, &resident, error));
+    } else {
+        resident = weights;
+    }
+    if (resident > options->memory || state > options->memory - resident) {
+        return di_fail(error, DI_ERR_MEMORY,
+                       "not enough memory: %" PRIu64 " MiB are needed (weights %" PRIu64
+                       " MiB at a time, a context of %" PRId64 " tokens %" PRIu64 " MiB), %" PRIu64
+                       " MiB are allowed; allow more, or ask for a smaller context or chunk",
+                       mib(resident + state), mib(resident), context->max_context, mib(state),
+                       options->memory >> 20);
+    }
+    *max_bytes = options->memory - resident;
+    return DI_OK;
+}
