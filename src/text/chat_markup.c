@@ -179,8 +179,8 @@ static bool complete_tag(di_chat_parser *p) {
 
 /* ---- Tags ---- */
 
-/* Which tag the word names, given where it stands. */
-static stream_tag find_tag(const di_chat_parser *p) {
+/* Which tag the word names, given where it stands; or could still name, when it is not `whole`. */
+static stream_tag find_tag(const di_chat_parser *p, bool whole) {
     static const struct {
         const char *word;
         bool closing;
@@ -199,7 +199,9 @@ static stream_tag find_tag(const di_chat_parser *p) {
         bool fits = p->parent == STREAM_TEXT    ? tags[i].in_text
                     : p->parent == STREAM_BLOCK ? tags[i].in_block
                                                 : tags[i].in_call;
-        if (fits && tags[i].closing == p->closing && p->name.size == strlen(tags[i].word) &&
+        size_t size = strlen(tags[i].word);
+        if (fits && tags[i].closing == p->closing && p->name.size <= size &&
+            (p->name.size == size || !whole) &&
             memcmp(p->name.data, tags[i].word, p->name.size) == 0) {
             return tags[i].tag;
         }
@@ -240,7 +242,7 @@ static bool name_is_complete(di_chat_parser *p) {
 
 /* The word is over; c is what follows it. False when it is no tag's. */
 static bool end_word(di_chat_parser *p) {
-    p->tag = p->name.size ? find_tag(p) : TAG_UNKNOWN;
+    p->tag = p->name.size ? find_tag(p, true) : TAG_UNKNOWN;
     if (p->tag == TAG_UNKNOWN) return false;
     bool has_name = p->tag == TAG_INVOKE_OPEN || p->tag == TAG_PARAMETER_OPEN;
     p->phase = has_name ? PHASE_ATTRIBUTE : PHASE_CLOSE;
@@ -267,7 +269,7 @@ static bool tag_byte(di_chat_parser *p, char c) {
         if (c == ' ' && p->name.size == 0) return true;
         if ((c >= 'a' && c <= 'z') || c == '_') {
             di_buffer_putc(&p->name, c);
-            return p->name.size <= sizeof "tool_calls" - 1;
+            return p->name.failed || find_tag(p, false) != TAG_UNKNOWN;
         }
         if (!end_word(p)) return false;
     }

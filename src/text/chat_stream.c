@@ -169,7 +169,10 @@ di_status di_chat_parser_push(di_chat_parser *p, const char *text, size_t size, 
 di_status di_chat_parser_finish(di_chat_parser *p, di_error *error) {
     if (p->finished) return di_fail(error, DI_ERR_USAGE, "a chat parser can be finished once");
     p->finished = true;
-    if (p->state != STREAM_TEXT && !stream__may_end(p)) stream__fail_markup(p);
+    if (p->state != STREAM_TEXT) {
+        if (stream__may_end(p)) p->n_marker = 0;
+        else stream__fail_markup(p);
+    }
     end_text(p);
     DI_TRY(check_memory(p, error));
     flush(p, true);
