@@ -69,6 +69,8 @@ void di_safetensors_close(di_safetensors *file);
 int64_t di_safetensors_count(const di_safetensors *file);
 const di_tensor *di_safetensors_at(const di_safetensors *file, int64_t i);
 const di_tensor *di_safetensors_find(const di_safetensors *file, const char *name); /* or NULL */
+/* Where the bytes of one of its tensors begin in the file. */
+uint64_t di_safetensors_offset(const di_safetensors *file, const di_tensor *tensor);
 
 typedef struct di_checkpoint di_checkpoint;
 

@@ -271,6 +271,10 @@ const di_tensor *di_safetensors_find(const di_safetensors *file, const char *nam
     return i < 0 ? NULL : &file->tensors[i];
 }
 
+uint64_t di_safetensors_offset(const di_safetensors *file, const di_tensor *tensor) {
+    return (uint64_t)(tensor->data - file->map.data);
+}
+
 void di_tensor_release(const di_tensor *tensor) {
     if (tensor->bytes == 0) return;
     /* Whole pages, neighbours' bytes in the first and last included: they are read again from the
