@@ -30,13 +30,38 @@ void di_json_write_string(di_buffer *out, const char *text, size_t length) {
     di_buffer_putc(out, '"');
 }
 
+/* Adds one unit in the last digit of "d.ddde+xx"; false when that would carry over all digits. */
+static bool step_up(char *text) {
+    char *e = strchr(text, 'e');
+    for (char *c = e - 1; c >= text; c--) {
+        if (*c < '0' || *c > '9') continue;
+        if (*c != '9') {
+            ++*c;
+            return true;
+        }
+        *c = '0';
+    }
+    return false;
+}
+
+/* Writes the shortest digits that read back as `value`, in the form of %e. Rounding to the nearest
+ * is enough but at powers of two: doubles lie half as far apart below them, so that the nearest
+ * short number may be too far below while the next one above still reads back. */
+static void shortest_digits(char *text, size_t size, double value) {
+    for (int precision = 0; precision <= 16; precision++) {
+        snprintf(text, size, "%.*e", precision, value);
+        if (strtod(text, NULL) == value) return;
+        if (fabs(strtod(text, NULL)) < fabs(value) && step_up(text) &&
+            strtod(text, NULL) == value) {
+            return;
+        }
+    }
+}
+
 /* Python's repr of a finite double: the shortest digits that read back, as 1.5, 100000.0, 1e+16. */
 static void write_double(di_buffer *out, double value) {
     char text[32];
-    int precision = 1;
-    do {
-        snprintf(text, sizeof text, "%.*e", precision - 1, value);
-    } while (strtod(text, NULL) != value && ++precision <= 17);
+    shortest_digits(text, sizeof text, value);
     /* text is [-]d[.ddd]e[+-]xx: take its digits and exponent apart. */
     char digits[24];
     int n = 0;
