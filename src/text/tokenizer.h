@@ -53,8 +53,8 @@ di_status di_tokenizer_decode(const di_tokenizer *tokenizer, const int32_t *ids,
 /* Streaming: bytes of token after token in, only whole characters out. A sequence that is still
  * incomplete is held back (at most 3 bytes). Bytes that can never become a character come out as
  * U+FFFD as soon as that is certain: one for a sequence that breaks off, one for each byte that can
- * begin none. All output together is what Python's bytes.decode(errors="replace") gives, however the
- * bytes were cut. Allocates nothing itself; out of memory shows as out->failed. */
+ * begin none. All output together is what Python's bytes.decode(errors="replace") gives, however
+ * the bytes were cut. Allocates nothing itself; out of memory shows as out->failed. */
 typedef struct di_detokenizer {
     char held[4];
     size_t n_held;
