@@ -95,27 +95,41 @@ static void add_value(di_chat_parser *p, const char *text, size_t size) {
     }
 }
 
+/* The value is held as "[VALUE]": it is JSON when that is a list of one. So it is measured where the
+ * arguments' reader will find it, one level down. */
+static bool value_is_json(di_chat_parser *p) {
+    di_arena arena = DI_ARENA_EMPTY;
+    di_error ignored;
+    const di_json *list;
+    if (p->value.failed) return false;
+    di_status status =
+        di_json_parse(p->value.data, p->value.size, "argument", &arena, &list, &ignored);
+    bool one = status == DI_OK && list->length == 1;
+    di_arena_free(&arena);
+    if (status == DI_ERR_MEMORY) p->failed = true;
+    return one;
+}
+
 /* A value that says it is JSON, and is not, is what the model would have written as a string. */
 static void end_value(di_chat_parser *p) {
     p->state = STREAM_INVOKE;
     p->n_close = 0;
-    if (!p->is_string) {
-        di_arena arena = DI_ARENA_EMPTY;
-        di_error ignored;
-        const di_json *tree;
-        const char *text = p->value.size ? p->value.data : "";
-        di_status status =
-            di_json_parse(text, p->value.size, "argument", &arena, &tree, &ignored);
-        di_arena_free(&arena);
-        if (status == DI_ERR_MEMORY) p->failed = true;
-        if (status == DI_OK) {
-            emit_arguments(p, text, p->value.size);
-            return;
-        }
+    if (p->is_string) {
         emit_arguments(p, "\"", 1);
-        emit_escaped(p, text, p->value.size);
+        return;
     }
-    emit_arguments(p, "\"", 1);
+    di_buffer_putc(&p->value, ']');
+    bool quoted = !value_is_json(p);
+    if (p->value.failed) return;
+    const char *text = p->value.data + 1;
+    size_t size = p->value.size - 2;
+    if (quoted) {
+        emit_arguments(p, "\"", 1);
+        emit_escaped(p, text, size);
+        emit_arguments(p, "\"", 1);
+    } else {
+        emit_arguments(p, text, size);
+    }
 }
 
 /* ---- Complete tags ---- */
@@ -144,6 +158,7 @@ static bool begin_parameter(di_chat_parser *p) {
     emit_arguments(p, "\": ", 3);
     if (p->is_string) emit_arguments(p, "\"", 1);
     di_buffer_clear(&p->value);
+    di_buffer_putc(&p->value, '[');
     p->n_close = 0;
     p->state = STREAM_VALUE;
     return true;

@@ -70,7 +70,7 @@ struct di_chat_parser {
     size_t n_calls;   /* and in all */
     size_t n_parameters;
     bool is_string;
-    di_buffer value; /* of a parameter that is no string */
+    di_buffer value; /* of a parameter that is no string, behind a '[' */
     char close[CHAT_MAX_CLOSE];
     size_t n_close;
     di_buffer scratch;

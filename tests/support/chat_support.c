@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include "base/utf8.h"
+
 static di_status encode(const char *messages, const char *tools, const di_chat_options *options,
                         di_arena *arena, di_chat_prompt *prompt, di_error *error) {
     const di_json *list, *tool_list = NULL;
@@ -47,7 +49,22 @@ const char *chat_buffer_text(const di_buffer *buffer) {
     return buffer->data ? buffer->data : "";
 }
 
+/* Arguments of a completed call are a JSON object, whatever the model wrote; in valid UTF-8. */
+static bool good_arguments(const chat_collected *c) {
+    const di_buffer *text = &c->arguments;
+    if (di_utf8_valid_prefix(chat_buffer_text(text), text->size) != text->size) return true;
+    di_arena arena = DI_ARENA_EMPTY;
+    const di_json *value;
+    di_error error;
+    bool good = di_json_parse(chat_buffer_text(text), text->size, "arguments", &arena, &value,
+                              &error) == DI_OK &&
+                value->type == DI_JSON_OBJECT;
+    di_arena_free(&arena);
+    return good;
+}
+
 static void end_call(chat_collected *c) {
+    if (!good_arguments(c)) c->bad_event = true;
     di_buffer_append(&c->calls, c->name.data, c->name.size);
     di_buffer_putc(&c->calls, ' ');
     di_buffer_append(&c->calls, c->arguments.data, c->arguments.size);

@@ -159,6 +159,29 @@ static void values_are_json(void **state) {
                        OTHER("d", "[1") OTHER("e", "null")) CLOSE,
            "B0:f A0:{\"a\":  {\"x\":1e9}\n, \"b\": \"yes, \\\"this\\\"\", \"c\": \"\", "
            "\"d\": \"[1\", \"e\": null} E0");
+    expect(false, OPEN INVOKE("f", OTHER("a", "1, 2") OTHER("b", "1], [2")) CLOSE,
+           "B0:f A0:{\"a\": \"1, 2\", \"b\": \"1], [2\"} E0");
+}
+
+/* The deepest value that is still JSON leaves arguments that the reader takes; one level more is a
+ * string. The collector checks that arguments can be read. */
+static void deep_values(void **state) {
+    (void)state;
+    for (int depth = DI_JSON_MAX_DEPTH - 2; depth <= DI_JSON_MAX_DEPTH; depth++) {
+        di_buffer text = DI_BUFFER_EMPTY;
+        di_buffer_puts(&text, "<" DSML " invoke name=\"f\"><" DSML
+                              " parameter name=\"k\" string=\"false\">");
+        for (int i = 0; i < depth; i++) di_buffer_putc(&text, '[');
+        for (int i = 0; i < depth; i++) di_buffer_putc(&text, ']');
+        di_buffer_puts(&text, "</" DSML " parameter></" DSML " invoke>");
+        chat_collected found;
+        assert_true(chat_collect(text.data, text.size, false, 0, 0, &found));
+        assert_false(found.bad_event);
+        const char *begin = depth < DI_JSON_MAX_DEPTH ? "f {\"k\": [[" : "f {\"k\": \"[[";
+        assert_memory_equal(found.calls.data, begin, strlen(begin));
+        chat_collected_free(&found);
+        di_buffer_free(&text);
+    }
 }
 
 /* What is no call comes back to the last byte. */
@@ -368,6 +391,7 @@ int main(void) {
         cmocka_unit_test(markup_inside_values),
         cmocka_unit_test(lenient_forms),
         cmocka_unit_test(values_are_json),
+        cmocka_unit_test(deep_values),
         cmocka_unit_test(malformed),
         cmocka_unit_test(broken_calls),
         cmocka_unit_test(cut_off),
