@@ -82,6 +82,8 @@ di_status di_config_parse(const char *json, size_t size, const char *what, di_co
 di_status di_config_load(const char *path, di_config *out, di_error *error);
 /* The released config.json, which is in the tree (models/released/config.json, compiled in). */
 const char *di_config_released(size_t *size);
+/* A config of the tree by name: "released", or "tiny" (every mechanism, a few MB). NULL: none. */
+const char *di_config_builtin(const char *name, size_t *size);
 
 /* Rows of a window ring: sliding_window and the rollback margin 2 * (dspark_block_size + 1). */
 int32_t di_config_rollback(const di_config *config);

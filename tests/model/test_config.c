@@ -32,12 +32,20 @@ static di_config released(void) {
 
 static void compiled_in_is_the_file(void **state) {
     (void)state;
-    size_t n, size;
-    char *file = temp_read(DI_SOURCE_DIR "/models/released/config.json", &n);
-    const char *text = di_config_released(&size);
-    assert_int_equal(size, n);
-    assert_memory_equal(text, file, n);
-    free(file);
+    static const char *const names[] = {"released", "tiny"};
+    for (int i = 0; i < 2; i++) {
+        size_t n, size;
+        char *path = temp_printf(DI_SOURCE_DIR "/models/%s/config.json", names[i]);
+        char *file = temp_read(path, &n);
+        const char *text = di_config_builtin(names[i], &size);
+        assert_int_equal(size, n);
+        assert_memory_equal(text, file, n);
+        free(file);
+        free(path);
+    }
+    size_t size;
+    assert_null(di_config_builtin("huge", &size));
+    assert_ptr_equal(di_config_builtin("released", &size), di_config_released(&size));
 }
 
 static void released_values(void **state) {
