@@ -73,8 +73,8 @@ typedef struct di_chat_message {
 } di_chat_message;
 
 /* "ns::name" in its parts; without "::" name_space is NULL. Copies are in the arena. False when a
- * part is empty or there are two "::" (*name is then the whole), or when out of memory (*name is
- * NULL). */
+ * part is empty, there are two "::" or a NUL byte (*name is then the whole), or when out of memory
+ * (*name is NULL). */
 bool di_chat_split_name(const char *qualified, size_t size, di_arena *arena, const char **name,
                         const char **name_space);
 

@@ -135,7 +135,7 @@ static void end_value(di_chat_parser *p) {
 /* ---- Complete tags ---- */
 
 static bool begin_call(di_chat_parser *p) {
-    if (p->name.size == 0) return false;
+    if (p->name.size == 0 || memchr(p->name.data, '\0', p->name.size)) return false;
     stream__event(p, DI_CHAT_CALL_BEGIN, p->name.data, p->name.size);
     emit_arguments(p, "{", 1);
     dsml__keys_clear(&p->keys);

@@ -221,7 +221,8 @@ bool di_chat_split_name(const char *qualified, size_t size, di_arena *arena, con
     const char *separator = size ? memmem(qualified, size, "::", 2) : NULL;
     const char *bare = separator ? separator + 2 : qualified;
     size_t bare_size = size - (size_t)(bare - qualified);
-    bool valid = bare_size > 0 && separator != qualified && !memmem(bare, bare_size, "::", 2);
+    bool valid = bare_size > 0 && separator != qualified && !memmem(bare, bare_size, "::", 2) &&
+                 !memchr(qualified, '\0', size);
     *name_space = NULL;
     if (!valid || !separator) {
         *name = di_arena_strndup(arena, size ? qualified : "", size);
