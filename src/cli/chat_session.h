@@ -1,0 +1,29 @@
+/* The state of `chat`, and its / commands. */
+#ifndef DI_CLI_CHAT_SESSION_H
+#define DI_CLI_CHAT_SESSION_H
+
+#include "cli/cli.h"
+#include "cli/conversation.h"
+#include "cli/engine_args.h"
+
+typedef struct di_chat_session {
+    di_args *args; /* options as given, changed by /set */
+    di_progress progress;
+    di_engine *engine;
+    di_sequence *sequence;
+    const di_tokenizer *tokenizer;
+    di_conversation conversation;
+    di_prompt_options prompt;
+    char effort[16]; /* what prompt.effort points to after /effort */
+    uint32_t turn;   /* changes the seed of every answer */
+    bool leave;
+} di_chat_session;
+
+typedef enum di_chat_next { DI_CHAT_WAIT, DI_CHAT_ANSWER } di_chat_next;
+
+/* Carries out a line that begins with '/'. DI_CHAT_ANSWER: the model is to answer now. A failure is
+ * told to the user by the caller; the session goes on. */
+di_status di_chat_command(di_chat_session *session, const char *line, di_chat_next *next,
+                          di_error *error);
+
+#endif

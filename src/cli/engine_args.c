@@ -1,0 +1,99 @@
+#include "cli/engine_args.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+di_status di_args_open_engine(const di_args *args, const char *directory, di_progress *progress,
+                              di_engine **out, di_error *error) {
+    di_engine_options options = di_engine_options_defaults();
+    options.backend = di_args_text(args, DI_OPT_BACKEND);
+    options.numerics = di_args_text(args, DI_OPT_NUMERICS);
+    options.n_threads = (int32_t)di_args_int(args, DI_OPT_THREADS);
+    options.chunk = (int32_t)di_args_int(args, DI_OPT_CHUNK);
+    options.memory = di_args_unsigned(args, DI_OPT_MEMORY);
+    if (di_args_given(args, DI_OPT_CONTEXT)) options.context = di_args_int(args, DI_OPT_CONTEXT);
+    options.progress = di_progress_report;
+    options.user = progress;
+    progress->quiet = di_args_flag(args, DI_OPT_QUIET);
+    di_status status = di_engine_open(directory, &options, out, error);
+    di_progress_end(progress);
+    return status;
+}
+
+di_status di_engine_need_tokenizer(const di_engine *engine, const char *directory,
+                                   const di_tokenizer **out, di_error *error) {
+    *out = di_engine_tokenizer(engine);
+    if (*out) return DI_OK;
+    return di_fail(error, DI_ERR_INVALID,
+                   "%s has no tokenizer.json, so it can read no text; 'score --ids' takes token ids",
+                   directory);
+}
+
+/* "ID=X" */
+static di_status read_bias(const char *text, di_token_bias *out, di_error *error) {
+    char *end;
+    errno = 0;
+    bool digit = *text >= '0' && *text <= '9';
+    long token = digit ? strtol(text, &end, 10) : -1;
+    static const di_option value_option = {.name = "logit-bias", .type = DI_TYPE_REAL,
+                                           .value = "X", .min = -1000, .max = 1000};
+    if (token < 0 || token > INT32_MAX || errno != 0 || *end != '=') {
+        return di_fail(error, DI_ERR_USAGE,
+                       "--logit-bias: '%.60s' is not ID=X, a token id and a number", text);
+    }
+    di_value value = {0};
+    DI_TRY(di_option_read(&value_option, "--logit-bias", end + 1, &value, error));
+    *out = (di_token_bias){(int32_t)token, (float)value.real};
+    return DI_OK;
+}
+
+static di_status read_biases(const di_args *args, di_sampling *out, di_error *error) {
+    int n;
+    const char *const *items = di_args_list(args, DI_OPT_LOGIT_BIAS, &n);
+    if (n == 0) return DI_OK;
+    di_token_bias *biases = malloc((size_t)n * sizeof *biases);
+    if (!biases) return di_fail(error, DI_ERR_MEMORY, "out of memory: logit biases");
+    out->biases = biases;
+    out->n_biases = n;
+    for (int i = 0; i < n; i++) DI_TRY(read_bias(items[i], &biases[i], error));
+    return DI_OK;
+}
+
+static void override(const di_args *args, di_option_id id, float *value) {
+    if (di_args_given(args, id)) *value = (float)di_args_real(args, id);
+}
+
+di_status di_args_sampling(const di_args *args, const di_engine *engine, di_sampling *out,
+                           di_error *error) {
+    *out = di_engine_sampling(engine);
+    override(args, DI_OPT_TEMPERATURE, &out->temperature);
+    override(args, DI_OPT_TOP_P, &out->top_p);
+    override(args, DI_OPT_MIN_P, &out->min_p);
+    override(args, DI_OPT_REPETITION_PENALTY, &out->repetition_penalty);
+    override(args, DI_OPT_PRESENCE_PENALTY, &out->presence_penalty);
+    override(args, DI_OPT_FREQUENCY_PENALTY, &out->frequency_penalty);
+    if (di_args_given(args, DI_OPT_TOP_K)) out->top_k = (int32_t)di_args_int(args, DI_OPT_TOP_K);
+    if (di_args_given(args, DI_OPT_SEED)) {
+        out->seed = di_args_unsigned(args, DI_OPT_SEED);
+    } else {
+        uint32_t drawn; /* short enough to be typed again */
+        if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) {
+            return di_fail_errno(error, errno, "cannot draw a seed; give one with --seed");
+        }
+        out->seed = drawn;
+    }
+    di_status status = read_biases(args, out, error);
+    if (status == DI_OK) {
+        status = di_sampling_check(out, di_engine_get_info(engine).vocab_size, error);
+    }
+    if (status != DI_OK) di_args_free_sampling(out);
+    return status;
+}
+
+void di_args_free_sampling(di_sampling *sampling) {
+    free((void *)(uintptr_t)sampling->biases);
+    sampling->biases = NULL;
+    sampling->n_biases = 0;
+}

@@ -1,0 +1,50 @@
+/* One answer: from the ids of a prompt to text on the terminal, and everything there is to know about
+ * it afterwards. What `run` and `chat` share.
+ */
+#ifndef DI_CLI_GENERATE_H
+#define DI_CLI_GENERATE_H
+
+#include "base/buffer.h"
+#include "deepinfer.h"
+
+typedef struct di_generation {
+    di_engine *engine;
+    di_sequence *sequence;
+    const di_ids *prompt;
+    di_sampling sampling;
+    int64_t max_tokens; /* 0: until the end or a full context */
+    const char *const *stops;
+    int n_stops;
+    bool raw, thinking; /* as in di_reader_options */
+    bool show;          /* stream to stdout; thoughts dimmed, and only on a terminal */
+} di_generation;
+
+typedef struct di_answer_call {
+    di_buffer name, arguments;
+} di_answer_call;
+
+typedef struct di_answer {
+    di_buffer thought, text;
+    di_answer_call *calls;
+    int n_calls;
+    di_ids ids; /* without the end token */
+    float *logprobs;
+    size_t logprob_capacity;
+    const char *finish; /* "stop", "length", "tool_calls" or "cancelled" */
+    uint64_t seed;
+    size_t n_prompt, n_reused;
+    size_t n_steps;             /* tokens sampled, the end token included */
+    double prompt_s, answer_s;  /* until the first token; from it to the last */
+} di_answer;
+
+/* Generates into *answer (zeroed by this; free it in any case). Ctrl-C is no failure: the answer is
+ * what there was, finish "cancelled". */
+di_status di_generate(const di_generation *generation, di_answer *answer, di_error *error);
+void di_answer_free(di_answer *answer);
+
+/* "12 tokens read in 0.02 s (...), 62 written in 0.10 s (...), seed 7" to stderr. */
+void di_answer_print_speed(const di_answer *answer);
+/* The answer as one JSON object, newline included. */
+void di_answer_write_json(const di_answer *answer, di_buffer *out);
+
+#endif
