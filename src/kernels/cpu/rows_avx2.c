@@ -1,0 +1,232 @@
+/* Loops over one row with AVX2: norms, streams, gates, sums of exponentials. */
+#include "kernels/cpu/simd_avx2.h"
+
+static void round_bf16(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i += 8) store_n(x + i, n - i, to_bf16(load_n(x + i, n - i)));
+}
+
+static void bf16_to_f32(const void *in, float *out, int64_t n) {
+    const uint8_t *at = in;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(at + 2 * i)));
+        _mm256_storeu_ps(out + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
+    }
+    for (; i < n; i++) {
+        uint16_t word;
+        memcpy(&word, at + 2 * i, 2);
+        uint32_t bits = (uint32_t)word << 16;
+        memcpy(out + i, &bits, 4);
+    }
+}
+
+/* 32 lanes over the row, then one fixed reduction. */
+static float sum_squares(const float *x, int64_t n) {
+    __m256 a[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
+                   _mm256_setzero_ps()};
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32)
+        for (int j = 0; j < 4; j++) {
+            __m256 v = _mm256_loadu_ps(x + i + 8 * j);
+            a[j] = _mm256_fmadd_ps(v, v, a[j]);
+        }
+    for (; i < n; i += 8) {
+        __m256 v = load_n(x + i, n - i);
+        a[0] = _mm256_fmadd_ps(v, v, a[0]);
+    }
+    return reduce1(_mm256_add_ps(_mm256_add_ps(a[0], a[1]), _mm256_add_ps(a[2], a[3])));
+}
+
+static void scale_norm(const float *x, const float *w, float inverse, int64_t n, bool round,
+                       float *out) {
+    __m256 s = _mm256_set1_ps(inverse);
+    for (int64_t i = 0; i < n; i += 8) {
+        __m256 v = _mm256_mul_ps(load_n(w + i, n - i), _mm256_mul_ps(load_n(x + i, n - i), s));
+        store_n(out + i, n - i, to_a(v, round));
+    }
+}
+
+static void collapse(const float *streams, const float *c, int32_t hc, int64_t width, int64_t begin,
+                     int64_t end, bool round, float *out) {
+    for (int64_t i = begin; i < end; i += 8) {
+        __m256 sum = _mm256_mul_ps(_mm256_set1_ps(c[0]), load_n(streams + i, end - i));
+        for (int32_t j = 1; j < hc; j++)
+            sum = _mm256_fmadd_ps(_mm256_set1_ps(c[j]), load_n(streams + j * width + i, end - i),
+                                  sum);
+        store_n(out + i, end - i, to_a(sum, round));
+    }
+}
+
+/* Four streams, the release's number, in registers. */
+static void expand4(float *streams, const float *y, const float *post, const float *comb,
+                    int64_t width, int64_t begin, int64_t end, bool round) {
+    for (int64_t i = begin; i < end; i += 8) {
+        int64_t n = end - i;
+        __m256 in[4], v = load_n(y + i, n);
+        for (int j = 0; j < 4; j++) in[j] = load_n(streams + j * width + i, n);
+        for (int k = 0; k < 4; k++) {
+            __m256 sum = _mm256_mul_ps(_mm256_set1_ps(post[k]), v);
+            for (int j = 0; j < 4; j++)
+                sum = _mm256_fmadd_ps(_mm256_set1_ps(comb[4 * j + k]), in[j], sum);
+            store_n(streams + k * width + i, n, to_a(sum, round));
+        }
+    }
+}
+
+static void expand(float *streams, const float *y, const float *post, const float *comb, int32_t hc,
+                   int64_t width, int64_t begin, int64_t end, bool round) {
+    if (hc == 4) {
+        expand4(streams, y, post, comb, width, begin, end, round);
+        return;
+    }
+    enum { MAX_STREAMS = 16 };
+    __m256 in[MAX_STREAMS];
+    for (int64_t i = begin; i < end; i += 8) {
+        int64_t n = end - i;
+        for (int32_t j = 0; j < hc; j++) in[j] = load_n(streams + j * width + i, n);
+        for (int32_t k = 0; k < hc; k++) {
+            __m256 sum = _mm256_mul_ps(_mm256_set1_ps(post[k]), load_n(y + i, n));
+            for (int32_t j = 0; j < hc; j++)
+                sum = _mm256_fmadd_ps(_mm256_set1_ps(comb[hc * j + k]), in[j], sum);
+            store_n(streams + k * width + i, n, to_a(sum, round));
+        }
+    }
+}
+
+static float gate_dot(const float *h, const float *q, const float *k, const float *key, int64_t n) {
+    __m256 a = _mm256_setzero_ps(), b = a;
+    for (int64_t i = 0; i < n; i += 16) {
+        __m256 w = _mm256_mul_ps(load_n(q + i, n - i), load_n(k + i, n - i));
+        a = _mm256_fmadd_ps(_mm256_mul_ps(load_n(h + i, n - i), w), load_n(key + i, n - i), a);
+        int64_t i2 = i + 8, left = n - i2;
+        if (left <= 0) break;
+        w = _mm256_mul_ps(load_n(q + i2, left), load_n(k + i2, left));
+        b = _mm256_fmadd_ps(_mm256_mul_ps(load_n(h + i2, left), w), load_n(key + i2, left), b);
+    }
+    return reduce1(_mm256_add_ps(a, b));
+}
+
+static void add_scaled(float *h, float gate, const float *value, int64_t n, bool round) {
+    __m256 g = _mm256_set1_ps(gate);
+    for (int64_t i = 0; i < n; i += 8) {
+        __m256 v = _mm256_fmadd_ps(g, load_n(value + i, n - i), load_n(h + i, n - i));
+        store_n(h + i, n - i, to_a(v, round));
+    }
+}
+
+static void swiglu(const float *g, const float *u, float weight, float limit, int64_t n, bool round,
+                   float *out) {
+    __m256 top = _mm256_set1_ps(limit > 0 ? limit : INFINITY), one = _mm256_set1_ps(1.0f);
+    __m256 bottom = _mm256_sub_ps(_mm256_setzero_ps(), top), w = _mm256_set1_ps(weight);
+    for (int64_t i = 0; i < n; i += 8) {
+        __m256 a = _mm256_min_ps(load_n(g + i, n - i), top);
+        __m256 b = _mm256_min_ps(_mm256_max_ps(load_n(u + i, n - i), bottom), top);
+        __m256 e = exp8(_mm256_sub_ps(_mm256_setzero_ps(), a));
+        __m256 silu = _mm256_div_ps(a, _mm256_add_ps(one, e));
+        store_n(out + i, n - i, to_a(_mm256_mul_ps(_mm256_mul_ps(w, silu), b), round));
+    }
+}
+
+static void combine(const float *rows, const float *shared, int32_t k, int64_t width, int64_t begin,
+                    int64_t end, bool round, float *out) {
+    for (int64_t i = begin; i < end; i += 8) {
+        __m256 sum = _mm256_setzero_ps();
+        for (int32_t j = 0; j < k; j++)
+            sum = _mm256_add_ps(sum, load_n(rows + j * width + i, end - i));
+        sum = _mm256_add_ps(sum, load_n(shared + i, end - i));
+        store_n(out + i, end - i, to_a(sum, round));
+    }
+}
+
+static void pool(const float *const *c, const float *const *g, int32_t ratio, int64_t n, bool round,
+                 float *out) {
+    for (int64_t i = 0; i < n; i += 8) {
+        __m256 top = load_n(g[0] + i, n - i);
+        for (int32_t j = 1; j < ratio; j++) top = _mm256_max_ps(top, load_n(g[j] + i, n - i));
+        __m256 sum = _mm256_setzero_ps(), total = sum;
+        for (int32_t j = 0; j < ratio; j++) {
+            __m256 p = exp8(_mm256_sub_ps(load_n(g[j] + i, n - i), top));
+            total = _mm256_add_ps(total, p);
+            sum = _mm256_fmadd_ps(p, load_n(c[j] + i, n - i), sum);
+        }
+        store_n(out + i, n - i, to_a(_mm256_div_ps(sum, total), round));
+    }
+}
+
+/* Sinkhorn of 4 x 4: normalising the rows is normalising the columns of the transpose, and sums down
+ * columns need no shuffles. */
+static void comb4(float *comb, int32_t iters, float eps) {
+    __m128 r[4], small = _mm_set1_ps(eps);
+    for (int i = 0; i < 4; i++) r[i] = _mm_loadu_ps(comb + 4 * i);
+    _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]);
+    __m128 top = _mm_max_ps(_mm_max_ps(r[0], r[1]), _mm_max_ps(r[2], r[3]));
+    for (int i = 0; i < 4; i++)
+        r[i] = _mm256_castps256_ps128(exp8(_mm256_castps128_ps256(_mm_sub_ps(r[i], top))));
+    for (int32_t step = 0; step < 2 * iters; step++) {
+        __m128 sum = _mm_add_ps(_mm_add_ps(r[0], r[1]), _mm_add_ps(r[2], r[3]));
+        if (step > 0) sum = _mm_add_ps(sum, small);
+        for (int i = 0; i < 4; i++) {
+            r[i] = _mm_div_ps(r[i], sum);
+            if (step == 0) r[i] = _mm_add_ps(r[i], small);
+        }
+        _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]);
+    }
+    _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]); /* an even number of steps ends transposed */
+    for (int i = 0; i < 4; i++) _mm_storeu_ps(comb + 4 * i, r[i]);
+}
+
+static float max_of(const float *x, int64_t n, bool *bad) {
+    __m256 top = _mm256_set1_ps(-INFINITY), nan = _mm256_setzero_ps();
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_loadu_ps(x + i);
+        nan = _mm256_or_ps(nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+        top = _mm256_max_ps(v, top);
+    }
+    float best = reduce_max(top);
+    bool found = _mm256_movemask_ps(nan) != 0;
+    for (; i < n; i++) {
+        found = found || isnan(x[i]);
+        if (x[i] > best) best = x[i];
+    }
+    *bad = found;
+    return best;
+}
+
+static double sum_exp(const float *x, float top, int64_t n) {
+    __m256d low = _mm256_setzero_pd(), high = low;
+    __m256 t = _mm256_set1_ps(top);
+    for (int64_t i = 0; i < n; i += 8) {
+        __m256 e = exp8(_mm256_sub_ps(load_n(x + i, n - i), t));
+        if (n - i < 8) e = _mm256_and_ps(e, _mm256_castsi256_ps(tail_mask(n - i)));
+        low = _mm256_add_pd(low, _mm256_cvtps_pd(_mm256_castps256_ps128(e)));
+        high = _mm256_add_pd(high, _mm256_cvtps_pd(_mm256_extractf128_ps(e, 1)));
+    }
+    double lanes[4];
+    _mm256_storeu_pd(lanes, _mm256_add_pd(low, high));
+    return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
+static void exp_minus(const float *x, float top, int64_t n, float *out) {
+    __m256 t = _mm256_set1_ps(top);
+    for (int64_t i = 0; i < n; i += 8)
+        store_n(out + i, n - i, exp8(_mm256_sub_ps(load_n(x + i, n - i), t)));
+}
+
+void cpu_rows_init_avx2(cpu_kernels *kernels) {
+    kernels->round_bf16 = round_bf16;
+    kernels->bf16_to_f32 = bf16_to_f32;
+    kernels->sum_squares = sum_squares;
+    kernels->scale_norm = scale_norm;
+    kernels->collapse = collapse;
+    kernels->expand = expand;
+    kernels->gate_dot = gate_dot;
+    kernels->add_scaled = add_scaled;
+    kernels->swiglu = swiglu;
+    kernels->combine = combine;
+    kernels->pool = pool;
+    kernels->comb4 = comb4;
+    kernels->max = max_of;
+    kernels->sum_exp = sum_exp;
+    kernels->exp_minus = exp_minus;
+}

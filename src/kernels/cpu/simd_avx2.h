@@ -1,0 +1,134 @@
+/* AVX2 pieces shared by the *_avx2.c files: reductions, rounding, exp, decoding of codes.
+ *
+ * FMA appears only where it is written. Whatever a lane computes depends on its own value alone, so a
+ * value's place in a vector never shows in its bits.
+ */
+#ifndef DI_KERNELS_CPU_SIMD_AVX2_H
+#define DI_KERNELS_CPU_SIMD_AVX2_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+#define CPU_INLINE static inline __attribute__((always_inline))
+
+/* The one reduction of eight lanes: ((0+1)+(2+3)) + ((4+5)+(6+7)), for four vectors at once. */
+CPU_INLINE __m128 reduce4(__m256 a, __m256 b, __m256 c, __m256 d) {
+    __m256 t = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    return _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+}
+
+CPU_INLINE float reduce1(__m256 a) {
+    return _mm_cvtss_f32(reduce4(a, a, a, a));
+}
+
+CPU_INLINE float reduce_max(__m256 a) {
+    __m128 t = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    t = _mm_max_ps(t, _mm_movehl_ps(t, t));
+    return _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)));
+}
+
+/* Nearest bf16, ties to even, as a float. Not for NaNs whose payload is all ones. */
+CPU_INLINE __m256 to_bf16(__m256 x) {
+    __m256i bits = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    bits = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0xFFFF0000u)));
+}
+
+CPU_INLINE __m256 to_a(__m256 x, bool round) {
+    return round ? to_bf16(x) : x;
+}
+
+/* First n < 8 values, zeros behind; and the store of n values. */
+CPU_INLINE __m256i tail_mask(int64_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+CPU_INLINE __m256 load_n(const float *x, int64_t n) {
+    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, tail_mask(n));
+}
+CPU_INLINE void store_n(float *x, int64_t n, __m256 v) {
+    if (n >= 8)
+        _mm256_storeu_ps(x, v);
+    else
+        _mm256_maskstore_ps(x, tail_mask(n), v);
+}
+
+/* exp within 1 ulp: 2^n times the Taylor sum of degree 7 on |r| <= ln 2 / 2 (its error is 2^-27.5).
+ * Below -87.33, where results would be subnormal, 0; above 88.72 infinity. */
+CPU_INLINE __m256 exp8(__m256 x) {
+    const __m256 low = _mm256_set1_ps(-87.33654f), high = _mm256_set1_ps(88.722839f);
+    __m256 in = _mm256_min_ps(_mm256_max_ps(x, low), high);
+    __m256 n = _mm256_round_ps(_mm256_mul_ps(in, _mm256_set1_ps(1.44269504f)),
+                               _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e4p-1f), in);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.7f7d1cp-20f), r);
+    __m256 p = _mm256_set1_ps(1.0f / 5040);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
+    p = _mm256_fmadd_ps(_mm256_mul_ps(p, r), r, r);
+    p = _mm256_add_ps(p, _mm256_set1_ps(1.0f));
+    /* 2^n in two factors: n = 128 has no float of its own */
+    __m256i whole = _mm256_cvtps_epi32(n);
+    __m256i half = _mm256_srai_epi32(whole, 1);
+    const __m256i bias = _mm256_set1_epi32(127);
+    __m256i f1 = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+    __m256i f2 = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
+    p = _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(f1)), _mm256_castsi256_ps(f2));
+    p = _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), p);
+    p = _mm256_blendv_ps(p, _mm256_set1_ps(INFINITY), _mm256_cmp_ps(x, high, _CMP_GT_OQ));
+    return _mm256_blendv_ps(p, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+/* 2^(byte - 127), also for byte 0, whose value is subnormal. */
+CPU_INLINE float scale_e8m0(uint8_t byte) {
+    uint32_t bits = byte ? (uint32_t)byte << 23 : 0x00400000u;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* 16 E4M3 codes -> 16 halves worth code * 2^-8: E4M3 is a half with its exponent moved by 8, subnormals
+ * included. (The NaN codes 0x7F and 0xFF, which no checkpoint has, come out as +-480.) */
+CPU_INLINE __m256i e4m3_halves(const uint8_t *codes) {
+    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)codes));
+    return _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xBFFF));
+}
+CPU_INLINE __m256 halves_low(__m256i halves) {
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+}
+CPU_INLINE __m256 halves_high(__m256i halves) {
+    return _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+}
+
+/* 32 e2m1 codes (16 bytes) -> four vectors of 8 values, in order. The upper byte of a half decides. */
+CPU_INLINE void e2m1_values(const uint8_t *pairs, __m256 out[4]) {
+    const __m128i table = _mm_setr_epi8(0x00, 0x38, 0x3C, 0x3E, 0x40, 0x42, 0x44, 0x46, (char)0x80,
+                                        (char)0xB8, (char)0xBC, (char)0xBE, (char)0xC0, (char)0xC2,
+                                        (char)0xC4, (char)0xC6);
+    const __m128i nibble = _mm_set1_epi8(15), zero = _mm_setzero_si128();
+    __m128i bytes = _mm_loadu_si128((const __m128i *)pairs);
+    __m128i even = _mm_shuffle_epi8(table, _mm_and_si128(bytes, nibble));
+    __m128i odd = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(bytes, 4), nibble));
+    __m128i first = _mm_unpacklo_epi8(even, odd), second = _mm_unpackhi_epi8(even, odd);
+    out[0] = _mm256_cvtph_ps(_mm_unpacklo_epi8(zero, first));
+    out[1] = _mm256_cvtph_ps(_mm_unpackhi_epi8(zero, first));
+    out[2] = _mm256_cvtph_ps(_mm_unpacklo_epi8(zero, second));
+    out[3] = _mm256_cvtph_ps(_mm_unpackhi_epi8(zero, second));
+}
+
+/* The functions of cpu_kernels that live in other *_avx2.c files. */
+void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *const *x, int64_t x_at,
+                      int32_t m, float *acc, cpu_scratch *scratch);
+void cpu_dots_avx2(const float *a, int64_t lda, int32_t m, const float *b, int64_t ldb, int32_t n,
+                   int32_t k, float *out, int64_t ldo);
+void cpu_quant_init_avx2(cpu_kernels *kernels);
+void cpu_rows_init_avx2(cpu_kernels *kernels);
+void cpu_attend_init_avx2(cpu_kernels *kernels);
+
+#endif
