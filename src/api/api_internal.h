@@ -60,7 +60,7 @@ bool di_sampling_has_penalties(const di_sampling *sampling);
 
 /* Decides whether layers are released after use and what the context may take (*max_bytes, 0: no
  * bound), so that all stays within options->memory. DI_ERR_MEMORY with needed and allowed bytes. */
-di_status di_engine_divide_memory(const char *directory, const di_config *config,
+di_status di_engine_divide_memory(const char *path, const di_config *config,
                                   const di_backend *backend, const di_engine_options *options,
                                   const di_context_options *context, bool *release_layers,
                                   uint64_t *max_bytes, di_error *error);

@@ -102,6 +102,11 @@ typedef enum di_option_id {
     DI_OPT_SHARDS,
     DI_OPT_SPARSE,
     DI_OPT_SET,
+    DI_OPT_LAYERS,
+    DI_OPT_DRAFT_LAYERS,
+    DI_OPT_EXPERTS,
+    DI_OPT_ENGRAM_ROWS,
+    DI_OPT_VISION,
     /* every verb */
     DI_OPT_JSON,
     DI_OPT_QUIET,

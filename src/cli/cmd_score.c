@@ -53,8 +53,9 @@ static di_status read_input(score *s, di_error *error) {
         return di_fail(error, DI_ERR_USAGE, "give either a text or --ids, not both");
     }
     DI_TRY(di_input_file(file, &s->input, error));
-    DI_TRY(di_input_ids(s->input.data, s->input.size, file, &s->ids, error));
-    if (s->ids.size == 0) return di_fail(error, DI_ERR_USAGE, "%s holds no token ids", file);
+    const char *what = strcmp(file, "-") == 0 ? "stdin" : file;
+    DI_TRY(di_input_ids(s->input.data, s->input.size, what, &s->ids, error));
+    if (s->ids.size == 0) return di_fail(error, DI_ERR_USAGE, "%s holds no token ids", what);
     return DI_OK;
 }
 

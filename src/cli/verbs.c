@@ -26,6 +26,21 @@ static const char *const tokenize_examples[] = {
     "deepinfer tokenize MODEL --decode \"19923 11\"", "and back",
     NULL};
 
+static const char *const inspect_examples[] = {
+    "deepinfer inspect models/demo", "a checkpoint, checked and counted",
+    "deepinfer inspect released --context 1048576 --batch 8", "what eight full contexts would take",
+    "deepinfer inspect MODEL --json | jq .kinds.experts.bytes", "for programs",
+    NULL};
+
+static const char *const synth_examples[] = {
+    "deepinfer synth --config tiny DIR", "a few MB with every mechanism",
+    "deepinfer synth --config released --layers 4 --experts 16 --engram-rows 100000 DIR",
+    "a slice of full width",
+    "deepinfer synth --config released --layers 2,3,20,21,24 --draft-layers 0 DIR",
+    "chosen layers: both ratios, candidates",
+    "deepinfer synth --config released --sparse DIR", "the full geometry on an almost full disk",
+    NULL};
+
 static const char *const help_examples[] = {
     "deepinfer help run", "the options of a verb",
     "deepinfer help --man run | man -l -", "its manual page",
@@ -59,6 +74,22 @@ const di_verb di_verbs[] = {
      "it. MODEL may be the tokenizer.json itself; no weights are read. With --json: ids, and tokens "
      "as the vocabulary spells them.",
      tokenize_examples, di_cmd_tokenize},
+    {DI_VERB_INSPECT, "inspect", "MODEL", 1, 1,
+     "what is in a checkpoint and what a machine needs for it",
+     "Checks the names, shapes, types and places of all tensors and the scales of all but experts and "
+     "tables, then tells what there is by kind, which layer reads whose cache and selection, and how "
+     "much memory a context takes. MODEL may also be a config.json alone, or the word released or "
+     "tiny: then everything follows from the config.\n\n"
+     "A page is 64 tokens of compressed cache; windows, rings and counts are of a fixed size for each "
+     "sequence; activations, logits and workspace are of a step of 256 rows on this machine.",
+     inspect_examples, di_cmd_inspect},
+    {DI_VERB_SYNTH, "synth", "DIR", 1, 1, "a random checkpoint in the release's format",
+     "Writes config.json, model.safetensors or shards with an index, and a token map (or a tokenizer) "
+     "into DIR, which must not hold a model. The values are random but scaled so that the network "
+     "behaves like one: the same seed gives the same bytes on every machine, and a slice has the "
+     "values that the full model has in the same places.\n\n"
+     "Ctrl-C stops; nothing is left behind.",
+     synth_examples, di_cmd_synth},
     {DI_VERB_HELP, "help", "[VERB]", 0, 1, "what the verbs do and which options they take",
      "Without VERB, lists the verbs; with it, explains that verb and its options. The same text is "
      "printed by 'deepinfer VERB --help'.",
