@@ -40,6 +40,13 @@ typedef struct di_tensor_spec {
     bool required; /* vision tensors are not needed for text and may be absent */
 } di_tensor_spec;
 
+/* Bytes of the tensor in its file. */
+static inline uint64_t di_tensor_spec_bytes(const di_tensor_spec *spec) {
+    uint64_t bytes = di_dtype_bytes(spec->dtype);
+    for (int32_t i = 0; i < spec->n_dims; i++) bytes *= (uint64_t)spec->shape[i];
+    return bytes;
+}
+
 /* Calls visit for every tensor, scales included, in checkpoint order (global, layers, mtp, vision);
  * stops at and returns the first status that is not DI_OK. The released config gives 96,085 tensors
  * and 510,286,023,000 bytes. */

@@ -14,24 +14,18 @@ enum { MAX_SHARDS = 1024 };
 
 static const uint64_t SHARD_BYTES = UINT64_C(10700000000);
 
-static uint64_t spec_bytes(const di_tensor_spec *spec) {
-    uint64_t bytes = di_dtype_bytes(spec->dtype);
-    for (int32_t i = 0; i < spec->n_dims; i++) bytes *= (uint64_t)spec->shape[i];
-    return bytes;
-}
-
 static di_status count_entry(void *user, const di_tensor_spec *spec, di_error *error) {
     synth_plan *plan = user;
     (void)error;
     plan->n++;
-    plan->total += spec_bytes(spec);
+    plan->total += di_tensor_spec_bytes(spec);
     return DI_OK;
 }
 
 static di_status add_entry(void *user, const di_tensor_spec *spec, di_error *error) {
     synth_plan *plan = user;
     (void)error;
-    plan->entries[plan->n++] = (synth_entry){.spec = *spec, .bytes = spec_bytes(spec)};
+    plan->entries[plan->n++] = (synth_entry){.spec = *spec, .bytes = di_tensor_spec_bytes(spec)};
     return DI_OK;
 }
 

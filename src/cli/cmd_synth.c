@@ -1,0 +1,186 @@
+/* synth: a random checkpoint in the release's format. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "cli/cli.h"
+#include "cli/terminal.h"
+#include "model/checkpoint.h"
+#include "model/synth.h"
+
+enum { CONFIG_MAX_BYTES = 1 << 20 };
+
+/* ---- What to write ---- */
+
+/* A name from the tree, a config.json, or a directory with one. Free *owned. */
+static di_status read_config(const char *given, char **owned, const char **json, size_t *size,
+                             di_error *error) {
+    struct stat st;
+    uint64_t n;
+    char path[4096];
+    *owned = NULL;
+    if (stat(given, &st) != 0 && (*json = di_config_builtin(given, size)) != NULL) return DI_OK;
+    bool directory = stat(given, &st) == 0 && S_ISDIR(st.st_mode);
+    if (snprintf(path, sizeof path, directory ? "%s/config.json" : "%s", given) >=
+        (int)sizeof path) {
+        return di_fail(error, DI_ERR_USAGE, "--config: the path is too long");
+    }
+    DI_TRY(di_file_read(path, CONFIG_MAX_BYTES, owned, &n, error));
+    *json = *owned;
+    *size = (size_t)n;
+    return DI_OK;
+}
+
+/* "4": the first four; "0,2,20": these. Free *layers. */
+static di_status read_layers(const char *text, int32_t *n, int32_t **layers, di_error *error) {
+    *n = 0;
+    *layers = calloc(DI_MAX_LAYERS, sizeof **layers);
+    if (!*layers) return di_fail(error, DI_ERR_MEMORY, "out of memory reading --layers");
+    for (const char *at = text;;) {
+        char *end;
+        long value = strtol(at, &end, 10);
+        if (end == at || *at == ' ' || *at == '+' || value < 0 || value > DI_MAX_LAYERS ||
+            *n == DI_MAX_LAYERS || (*end != ',' && *end != '\0')) {
+            return di_fail(error, DI_ERR_USAGE,
+                           "--layers: '%.60s' is neither a number of layers nor layers of the full "
+                           "model separated by commas",
+                           text);
+        }
+        (*layers)[(*n)++] = (int32_t)value;
+        if (*end == '\0') break;
+        at = end + 1;
+    }
+    if (strchr(text, ',')) return DI_OK;
+    *n = (*layers)[0];
+    free(*layers);
+    *layers = NULL;
+    return *n > 0 ? DI_OK : di_fail(error, DI_ERR_USAGE, "--layers: expected at least one layer");
+}
+
+static di_status make_config(const di_args *args, di_buffer *out, di_error *error) {
+    const char *given = di_args_text(args, DI_OPT_CONFIG), *json, *layers = NULL;
+    if (!given) {
+        return di_fail(error, DI_ERR_USAGE,
+                       "--config is missing: a config.json, or the word released or tiny");
+    }
+    di_synth_overrides o = di_synth_overrides_none();
+    char *owned = NULL;
+    int32_t *chosen = NULL;
+    size_t size;
+    di_status status = read_config(given, &owned, &json, &size, error);
+    if (status == DI_OK && (layers = di_args_text(args, DI_OPT_LAYERS)) != NULL) {
+        status = read_layers(layers, &o.n_layers, &chosen, error);
+        o.layers = chosen;
+    }
+    if (di_args_given(args, DI_OPT_DRAFT_LAYERS)) {
+        o.draft_layers = (int32_t)di_args_int(args, DI_OPT_DRAFT_LAYERS);
+    }
+    if (di_args_given(args, DI_OPT_EXPERTS)) o.experts = (int32_t)di_args_int(args, DI_OPT_EXPERTS);
+    if (di_args_given(args, DI_OPT_ENGRAM_ROWS)) o.engram_rows = di_args_int(args, DI_OPT_ENGRAM_ROWS);
+    o.no_vision = !di_args_flag(args, DI_OPT_VISION);
+    o.tokenizer = di_args_text(args, DI_OPT_TOKENIZER);
+    o.set = di_args_list(args, DI_OPT_SET, &o.n_set);
+    if (status == DI_OK) status = di_synth_config(json, size, given, &o, out, error);
+    free(chosen);
+    free(owned);
+    return status;
+}
+
+/* ---- Progress ---- */
+
+typedef struct meter {
+    bool quiet, drawn;
+    double begin, last;
+} meter;
+
+static bool report(void *user, uint64_t done, uint64_t total) {
+    meter *m = user;
+    double now = di_seconds();
+    bool terminal = di_terminal_is(stderr);
+    if (!m->quiet && now - m->begin > 1 && now - m->last > (terminal ? 0.1 : 10)) {
+        double gb = 1e-9 * (double)done, rate = 1e-6 * (double)done / (now - m->begin);
+        fprintf(stderr, "%swriting: %3d %%, %.1f of %.1f GB, %.0f MB/s%s", terminal ? "\r" : "",
+                (int)(100 * (double)done / (double)total), gb, 1e-9 * (double)total, rate,
+                terminal ? "\033[K" : "\n");
+        fflush(stderr);
+        m->last = now;
+        m->drawn = terminal;
+    }
+    return !di_interrupt_seen();
+}
+
+static void end_meter(const meter *m) {
+    if (m->drawn) fputs("\r\033[K", stderr);
+}
+
+/* ---- The verb ---- */
+
+typedef struct sums {
+    uint64_t tensors, bytes;
+} sums;
+
+static di_status add(void *user, const di_tensor_spec *spec, di_error *error) {
+    sums *s = user;
+    (void)error;
+    s->tensors++;
+    s->bytes += di_tensor_spec_bytes(spec);
+    return DI_OK;
+}
+
+static di_status print_result(const di_args *args, const char *directory, const di_buffer *config,
+                              double seconds, di_error *error) {
+    di_config c;
+    sums s = {0};
+    DI_TRY(di_config_parse(config->data, config->size, "config.json", &c, error));
+    DI_TRY(di_contract_each(&c, add, &s, error));
+    bool sparse = di_args_flag(args, DI_OPT_SPARSE);
+    if (di_args_flag(args, DI_OPT_JSON)) {
+        di_buffer line = DI_BUFFER_EMPTY;
+        di_buffer_puts(&line, "{\"directory\": ");
+        di_json_write_string(&line, directory, strlen(directory));
+        di_buffer_printf(&line,
+                         ", \"tensors\": %" PRIu64 ", \"bytes\": %" PRIu64
+                         ", \"sparse\": %s, \"seconds\": %.3f}\n",
+                         s.tensors, s.bytes, sparse ? "true" : "false", seconds);
+        if (!line.failed) fputs(line.data, stdout);
+        di_buffer_free(&line);
+        return DI_OK;
+    }
+    printf("%s: %" PRIu64 " tensors, %" PRIu64 " bytes%s\n", directory, s.tensors, s.bytes,
+           sparse ? " (sparse)" : "");
+    if (!di_args_flag(args, DI_OPT_QUIET) && !sparse && seconds > 0) {
+        fprintf(stderr, "%.2f s, %.0f MB/s\n", seconds, 1e-6 * (double)s.bytes / seconds);
+    }
+    return DI_OK;
+}
+
+di_status di_cmd_synth(const di_args *args, di_error *error) {
+    const char *directory = args->positional[0];
+    di_buffer config = DI_BUFFER_EMPTY;
+    meter m = {.quiet = di_args_flag(args, DI_OPT_QUIET)};
+    di_status status = make_config(args, &config, error);
+    if (status == DI_OK) {
+        di_synth_options options = {
+            .config_json = config.data,
+            .config_size = config.size,
+            .tokenizer_dir = di_args_text(args, DI_OPT_TOKENIZER),
+            .seed = di_args_unsigned(args, DI_OPT_SEED),
+            .n_shards = (int32_t)di_args_int(args, DI_OPT_SHARDS),
+            .sparse = di_args_flag(args, DI_OPT_SPARSE),
+            .progress = report,
+            .user = &m,
+        };
+        di_interrupt_catch();
+        m.begin = di_seconds();
+        status = di_synth_write(directory, &options, error);
+        end_meter(&m);
+    }
+    if (status == DI_OK) {
+        status = print_result(args, directory, &config, di_seconds() - m.begin, error);
+    }
+    di_buffer_free(&config);
+    return status;
+}
