@@ -140,11 +140,45 @@ static void test_random_bytes_do_not_depend_on_cuts(void **state) {
     }
 }
 
+/* Characters of two to four tokens, token after token as a model gives them; a lone byte at the
+ * end. */
+static void test_characters_spread_over_tokens(void **state) {
+    (void)state;
+    static const char text[] =
+        "é你好，世界。Привет 🙂👩\u200d💻 नमस्ते\xE4\xBD";
+    di_tokenizer *t;
+    di_error error;
+    const char *path = DI_SOURCE_DIR "/tests/data/golden/tiny-b/model/tokenizer.json";
+    if (di_tokenizer_load(path, &t, &error) != DI_OK) fail_msg("%s", error.message);
+    di_ids ids = {NULL, 0, 0};
+    di_buffer out = DI_BUFFER_EMPTY;
+    di_detokenizer stream = DI_DETOKENIZER_EMPTY;
+    size_t n_waiting = 0; /* tokens after which a character was not complete */
+    assert_int_equal(di_tokenizer_encode(t, text, strlen(text), true, &ids, &error), DI_OK);
+    for (size_t i = 0; i < ids.size; i++) {
+        size_t size;
+        const char *bytes = di_tokenizer_bytes(t, ids.data[i], &size);
+        di_detokenizer_push(&stream, bytes, size, &out);
+        assert_int_equal(di_utf8_valid_prefix(out.data ? out.data : "", out.size), out.size);
+        n_waiting += stream.n_held > 0;
+    }
+    assert_true(n_waiting > 20);
+    assert_int_equal(stream.n_held, 2);
+    assert_memory_equal(out.data, text, strlen(text) - 2);
+    assert_int_equal(out.size, strlen(text) - 2);
+    di_detokenizer_finish(&stream, &out);
+    assert_string_equal(out.data + strlen(text) - 2, R);
+    di_buffer_free(&out);
+    di_ids_free(&ids);
+    di_tokenizer_destroy(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_cuts_give_the_text_of_python),
         cmocka_unit_test(test_output_comes_at_once),
         cmocka_unit_test(test_random_bytes_do_not_depend_on_cuts),
+        cmocka_unit_test(test_characters_spread_over_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 static void compare_map(const char *tokenizer_path, const char *map_path, int32_t n_classes) {
     di_tokenizer *t;
     di_error error;
-    char *text;
+    char *text = NULL;
     uint64_t size;
     di_arena arena = DI_ARENA_EMPTY;
     const di_json *root;

@@ -88,8 +88,7 @@ static void test_pieces(void **state) {
         "の|。\n|の",
         "゛゜|x",
         /* What no alternative takes is a piece together, but for the character before a word. */
-        "\x01\x02|\x03"
-        "a",
+        "\x01\x02|\x03z",
         "\x01\x02| a",
         "\x01",
         "\x01|!",
