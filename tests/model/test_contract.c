@@ -118,7 +118,7 @@ static void check_model(const char *name, int64_t extra) {
     char path[512], config_path[600];
     di_config c;
     di_error error;
-    di_checkpoint *checkpoint;
+    di_checkpoint *checkpoint = NULL;
     snprintf(path, sizeof path, "%s/%s", DI_SOURCE_DIR, name);
     snprintf(config_path, sizeof config_path, "%s/config.json", path);
     if (di_config_load(config_path, &c, &error) != DI_OK ||

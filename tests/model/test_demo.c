@@ -46,7 +46,7 @@ static double top5_distance(const float *logits, const di_json *top) {
     const di_json *id = di_json_get(top, "ids")->first;
     for (const di_json *l = di_json_get(top, "logits")->first; l; l = l->next, id = id->next) {
         int64_t at;
-        double want;
+        double want = 0;
         assert_true(di_json_int64(id, &at) && di_json_double(l, &want));
         worst = fmax(worst, fabs(logits[at] - want));
     }

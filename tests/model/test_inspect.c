@@ -58,7 +58,7 @@ static void released(void **state) {
 static void with_files(void **state) {
     (void)state;
     di_config c;
-    di_checkpoint *checkpoint;
+    di_checkpoint *checkpoint = NULL;
     di_inspect f, alone;
     di_error error;
     if (di_config_load(TINY_B "/config.json", &c, &error) != DI_OK ||
@@ -83,7 +83,7 @@ static void with_files(void **state) {
 static void missing_vision(void **state) {
     (void)state;
     di_config c;
-    di_checkpoint *checkpoint;
+    di_checkpoint *checkpoint = NULL;
     di_inspect f;
     di_error error;
     char *text = temp_read(TINY_B "/config.json", NULL);

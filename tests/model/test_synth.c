@@ -65,7 +65,7 @@ static di_synth_options options_of(const di_buffer *json) {
 static di_checkpoint *write_and_open(const char *directory, const di_synth_options *options,
                                      di_config *config) {
     di_error error;
-    di_checkpoint *checkpoint;
+    di_checkpoint *checkpoint = NULL;
     if (di_synth_write(directory, options, &error) != DI_OK ||
         di_config_parse(options->config_json, options->config_size, "c", config, &error) != DI_OK ||
         di_checkpoint_open(directory, config, &checkpoint, &error) != DI_OK) {
