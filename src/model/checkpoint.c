@@ -86,7 +86,12 @@ static di_status add_shard(di_checkpoint *c, const char *name, di_error *error) 
 
 static di_status add_indexed(di_checkpoint *c, const di_json *entry, di_error *error) {
     const char *name = entry->text;
-    if (entry->type != DI_JSON_STRING || entry->length == 0 || strlen(name) != entry->length ||
+    if (!di_name_is_plain(entry->key, entry->key_length)) {
+        return di_fail(error, DI_ERR_INVALID,
+                       "%s/" INDEX_NAME ": the name of a tensor has a control character",
+                       c->directory);
+    }
+    if (entry->type != DI_JSON_STRING || entry->length == 0 || !di_name_is_plain(name, entry->length) ||
         strchr(name, '/') || strcmp(name, "..") == 0) {
         return di_fail(error, DI_ERR_INVALID,
                        "%s/" INDEX_NAME ": tensor %.200s: its value is not the name of a file in "

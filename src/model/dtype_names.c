@@ -26,3 +26,11 @@ const char *di_shape_print(char *out, size_t size, const int64_t *shape, int32_t
     if (at < size) snprintf(out + at, size - at, "]");
     return out;
 }
+
+bool di_name_is_plain(const char *text, size_t length) {
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c < 0x20 || c == 0x7F) return false;
+    }
+    return true;
+}

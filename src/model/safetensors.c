@@ -94,17 +94,22 @@ static di_status read_offsets(const loader *l, const di_json *list, const di_ten
 
 static di_status read_tensor(const loader *l, const di_json *entry, di_tensor *t,
                              uint64_t *begin) {
+    if (!di_name_is_plain(entry->key, entry->key_length)) {
+        return di_fail(l->error, DI_ERR_INVALID,
+                       "%s: the name of tensor %" PRId64 " of the header has a control character",
+                       l->path, l->file->n);
+    }
     t->name = di_arena_strndup(&l->file->names, entry->key, entry->key_length);
     if (!t->name) return fail_memory(l);
-    if (strlen(t->name) != entry->key_length) {
-        return fail_tensor(l, t->name, "its name contains a NUL");
-    }
     if (entry->type != DI_JSON_OBJECT) return fail_tensor(l, t->name, "its entry is no object");
     const di_json *dtype = di_json_get(entry, "dtype");
     if (!dtype || dtype->type != DI_JSON_STRING) {
         return fail_tensor(l, t->name, "dtype is missing or no string");
     }
     t->dtype = di_dtype_from_name(dtype->text, dtype->length);
+    if (t->dtype == DI_N_DTYPES && !di_name_is_plain(dtype->text, dtype->length)) {
+        return fail_tensor(l, t->name, "dtype has a control character");
+    }
     if (t->dtype == DI_N_DTYPES) {
         return di_fail(l->error, DI_ERR_INVALID, "%s: tensor %.200s: unknown dtype %.40s", l->path,
                        t->name, dtype->text);

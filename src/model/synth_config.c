@@ -133,6 +133,25 @@ static void write_key(di_buffer *out, const char **separator, int depth, const c
     di_buffer_puts(out, ": ");
 }
 
+/* A value on one line, numbers as they were written: 1e999 in a field nobody reads stays valid. */
+static void write_value(di_buffer *out, const di_json *value) {
+    if (value->type == DI_JSON_NUMBER) {
+        di_buffer_append(out, value->text, value->length);
+    } else if (value->type == DI_JSON_ARRAY || value->type == DI_JSON_OBJECT) {
+        bool object = value->type == DI_JSON_OBJECT;
+        di_buffer_putc(out, object ? '{' : '[');
+        for (const di_json *item = value->first; item; item = item->next) {
+            if (item != value->first) di_buffer_puts(out, ", ");
+            if (object) di_json_write_string(out, item->key, item->key_length);
+            if (object) di_buffer_puts(out, ": ");
+            write_value(out, item);
+        }
+        di_buffer_putc(out, object ? '}' : ']');
+    } else {
+        di_json_write(out, value);
+    }
+}
+
 /* Objects over several lines, everything else on one. Depth 0 is the document; it and text_config
  * take edits. A field that is not there yet goes to the end. */
 static void write_object(slicer *s, const di_json *object, bool editable, int depth,
@@ -149,7 +168,7 @@ static void write_object(slicer *s, const di_json *object, bool editable, int de
             bool is_text = m->key_length == 11 && memcmp(m->key, "text_config", 11) == 0;
             write_object(s, m, depth == 0 && is_text, depth + 1, out);
         } else {
-            di_json_write(out, m);
+            write_value(out, m);
         }
     }
     for (int i = 0; editable && i < s->n_edits; i++) {

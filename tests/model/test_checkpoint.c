@@ -187,6 +187,9 @@ static void wrong_index(void **state) {
                   "/" INDEX ": tensor norm.weight: its value is not the name of a file in the "
                   "directory");
     use_copy(TINY_B);
+    edit_text(INDEX, "\"norm.weight\"", "\"norm\\n.weight\"");
+    check_refused(DI_ERR_INVALID, "", "/" INDEX ": the name of a tensor has a control character");
+    use_copy(TINY_B);
     edit_text(INDEX, "\"weight_map\"", "\"map\"");
     check_refused(DI_ERR_INVALID, "", "/" INDEX ": weight_map is missing or no object");
 }

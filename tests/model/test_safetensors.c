@@ -159,7 +159,11 @@ static void wrong_entries(void **state) {
                0);
     check_refused(": tensor a: its size overflows 64 bits");
     write_file("{\"a\\u0000b\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0);
-    check_refused(": tensor a: its name contains a NUL");
+    check_refused(": the name of tensor 0 of the header has a control character");
+    write_file("{\"a\\nb\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0);
+    check_refused(": the name of tensor 0 of the header has a control character");
+    write_file("{\"a\":{\"dtype\":\"U\\u001b8\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0);
+    check_refused(": tensor a: dtype has a control character");
     write_file("{\"a\":", 0);
     check_refused(": line 1, column 6: unexpected end, expected a value");
 }
