@@ -458,8 +458,8 @@ enum { DI_COUNT_PROMPT = 1 << 30 }; /* flag in counts: the id stands in the prom
  * (x down, id up) keep the first top_k; of those, p = softmax, the shortest prefix whose sum reaches
  * top_p; of those, p >= min_p * p_max. Token = argmax of x + gumbel(seed, position, id) over the kept
  * ids, ties to the lower id; position = pos of the row + 1. gumbel: base/philox.h.
- * logprob = log softmax of the RAW logits at the token. A dead row gives token -1. When no
- * logit is finite, or one is NaN, token = -2. next_token[slot] = token if >= 0. */
+ * logprob = log softmax of the RAW logits at the token. A dead row gives token -1. When no logit
+ * is finite, or one is NaN or +infinite, token = -2. next_token[slot] = token if >= 0. */
 typedef struct di_sample_args {
     int32_t n_out, vocab;
     di_ptr which;      /* int32 [n_out]: rows of the step, for pos */

@@ -1,4 +1,5 @@
 /* The late backend of tests/support: gives the twins' bits, and its handles cannot be read. */
+/* ctest: threads */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -55,10 +55,11 @@ static bool before(const double *x, int32_t a, int32_t b) {
     return x[a] != x[b] ? x[a] > x[b] : a < b;
 }
 
+/* A heap whose root is the last in the order. */
 static void sift_down(const double *x, int32_t *heap, int32_t root, int32_t n) {
     for (int32_t child; (child = 2 * root + 1) < n; root = child) {
         if (child + 1 < n && before(x, heap[child], heap[child + 1])) child++;
-        if (before(x, heap[root], heap[child])) return;
+        if (!before(x, heap[root], heap[child])) return;
         int32_t swap = heap[root];
         heap[root] = heap[child];
         heap[child] = swap;

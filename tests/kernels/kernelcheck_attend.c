@@ -1,0 +1,359 @@
+/* kernelcheck: queries, compressor, indexer, attention, caches. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernelcheck.h"
+
+static const kc_pair none = {{{0}, {0}}};
+
+typedef struct scene { /* a step in the middle of some sequences */
+    kc_layout layout;
+    kc_batch batch;
+    int32_t live[64], rows;
+} scene;
+
+static scene random_scene(check *c, int32_t max_length, int32_t bench_length) {
+    scene s = {.layout = kc_random_layout(c, max_length, bench_length)};
+    const kc_layout *l = &s.layout;
+    s.rows = l->total;
+    s.batch = kc_rows(c, l->n_slots, l->length, l->n_rows, l->valid, 300);
+    for (int32_t t = 0, slot; t < s.rows; t++) s.live[t] = kc_position(l, t, &slot);
+    return s;
+}
+
+/* The batch with its first n rows only. */
+static kc_batch first_rows(const scene *s, int32_t n) {
+    kc_batch b = s->batch;
+    for (int i = 0; i < 2; i++) b.b[i].n_rows = n;
+    return b;
+}
+
+static kc_pair quantized(check *c, di_quantizer kind, int64_t n, kc_pair *scales) {
+    int64_t bytes = kind == DI_Q8 ? n : n / 2, count = n / (kind == DI_Q4C ? 16 : 32);
+    uint8_t *codes = malloc((size_t)bytes + 1), *scale = malloc((size_t)count + 1);
+    if (codes == NULL || scale == NULL) abort();
+    kc_quantized(c, kind, n, codes, scale);
+    kc_pair p = kc_put(c, codes, (uint64_t)bytes);
+    *scales = kc_put(c, scale, (uint64_t)count);
+    free(codes);
+    free(scale);
+    return p;
+}
+
+/* ---- Pages ---- */
+
+typedef struct pages {
+    di_pages side[2];
+    kc_pair pool;
+    uint64_t bytes;
+} pages;
+
+/* A pool with pages for `tokens` tokens of every slot, in random order, full of valid entries. */
+static pages random_pages(check *c, int32_t n_slots, int32_t tokens, int32_t ratio, int32_t d,
+                          int32_t di) {
+    int32_t per_slot = tokens / 64 + 1, n = n_slots * per_slot + 1, entries = 64 / ratio, table[4096];
+    uint32_t lead = c->bench ? 0 : 32 * (uint32_t)(c->round % 3); /* another source stands before */
+    uint32_t codes = lead, scales = codes + (uint32_t)(entries * d / 2);
+    uint32_t keys = scales + (uint32_t)(entries * d / 16);
+    uint32_t key_scales = keys + (uint32_t)(entries * di / 2);
+    uint64_t page = key_scales + (uint64_t)(entries * di / 32) + (c->bench ? 0 : 7);
+    if (n > 4096) abort();
+    uint8_t *pool = malloc((size_t)(page * (uint64_t)n));
+    if (pool == NULL) abort();
+    memset(pool, 0x5B, (size_t)(page * (uint64_t)n));
+    for (int32_t p = 0; p < n; p++) {
+        uint8_t *at = pool + page * (uint64_t)p;
+        kc_quantized(c, DI_Q4C, (int64_t)entries * d, at + codes, at + scales);
+        kc_quantized(c, DI_Q4I, (int64_t)entries * di, at + keys, at + key_scales);
+        table[p] = p;
+    }
+    for (int32_t p = n - 1; p > 0; p--) { /* a page's place is no page's number */
+        int32_t q = (int32_t)(kc_bits(c) % (uint64_t)(p + 1)), swap = table[p];
+        table[p] = table[q];
+        table[q] = swap;
+    }
+    pages out = {.pool = kc_put(c, pool, page * (uint64_t)n), .bytes = page * (uint64_t)n};
+    kc_pair numbers = kc_ints(c, table, n_slots * per_slot);
+    for (int i = 0; i < 2; i++) {
+        out.side[i] = (di_pages){out.pool.p[i], page, numbers.p[i], per_slot, ratio, d, di, codes,
+                                 scales, keys, key_scales};
+    }
+    free(pool);
+    return out;
+}
+
+static pages copy_pages(check *c, const pages *p) {
+    pages out = *p;
+    out.pool = kc_take(c, p->bytes);
+    for (int i = 0; i < 2; i++) {
+        out.side[i].pool = out.pool.p[i];
+        di_backend *b = c->dev[i].backend;
+        b->copy(b->stream, out.pool.p[i], p->pool.p[i], p->bytes);
+    }
+    return out;
+}
+
+/* ---- Queries and window keys ---- */
+
+void kc_check_qkv(check *c) {
+    scene s = random_scene(c, 300, 3000);
+    int32_t width = kc_pick_step(c, 32, 160, 32, 5120), rank = kc_pick_step(c, 32, 96, 32, 320);
+    int32_t heads = kc_pick(c, 1, 5, 16), d = kc_pick_step(c, 32, 96, 32, 512), rows = s.rows;
+    int32_t dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0), row = heads * d;
+    kc_pair u = kc_random_a(c, (int64_t)rows * width, KC_NORMAL, 1), freq = kc_frequencies(c, dims);
+    kc_matrix wq_a = kc_weights(c, DI_F8_E4M3, rank, width, 0.1);
+    kc_matrix wq_b = kc_weights(c, DI_F8_E4M3, row, rank, 0.1);
+    kc_matrix wkv = kc_weights(c, DI_F8_E4M3, d, width, 0.1);
+    kc_vector qn = kc_weight_vector(c, DI_BF16, rank, 1, 0.2), kn = kc_weight_vector(c, DI_BF16, d, 1, 0.2);
+    kc_pair qr = kc_take_a(c, (int64_t)rows * rank), q = kc_take_a(c, (int64_t)rows * row);
+    kc_pair codes = kc_take(c, (uint64_t)(rows * d)), scales = kc_take(c, (uint64_t)(rows * d / 32));
+    KC_RUN(c, qkv, s.batch.b[i], heads, d, 1e-20, {dims, freq.p[i]}, u.p[i], wq_a.m[i], wq_b.m[i],
+           wkv.m[i], qn.v[i], kn.v[i], qr.p[i], q.p[i], codes.p[i], scales.p[i]);
+    kc_compare_a_tipped(c, "qr", qr, rows, rank, DI_BOUND_SUM, s.live);
+    kc_compare_a_tipped(c, "q", q, rows, row, 2 * DI_BOUND_SUM, s.live);
+    kc_compare_codes(c, "kv_codes", codes, rows, d, s.live);
+    kc_compare_codes(c, "kv_scales", scales, rows, d / 32, s.live);
+    double size = (double)rank * width + (double)row * rank + (double)d * width;
+    kc_work(c, size, 2 * size);
+    if (c->bench) return;
+    kc_batch one = first_rows(&s, 1);
+    kc_pair qr1 = kc_take_a(c, rank), q1 = kc_take_a(c, row), codes1 = kc_take(c, (uint64_t)d);
+    kc_pair scales1 = kc_take(c, (uint64_t)d / 32);
+    if (s.live[0] < 0) return;
+    KC_RUN(c, qkv, one.b[i], heads, d, 1e-20, {dims, freq.p[i]}, u.p[i], wq_a.m[i], wq_b.m[i],
+           wkv.m[i], qn.v[i], kn.v[i], qr1.p[i], q1.p[i], codes1.p[i], scales1.p[i]);
+    kc_same_a(c, "qr", qr1, qr, rank);
+    kc_same_a(c, "q", q1, q, row);
+    kc_same(c, "kv_codes", codes1, codes, (uint64_t)d);
+    kc_same(c, "kv_scales", scales1, scales, (uint64_t)d / 32);
+}
+
+void kc_check_window_store(check *c) {
+    scene s = random_scene(c, 60, 1000);
+    int32_t d = kc_pick_step(c, 32, 96, 32, 512), slots = c->round % 2 ? 5 : 40;
+    kc_pair scales, ring_scales, codes = quantized(c, DI_Q8, (int64_t)s.rows * d, &scales);
+    kc_pair ring = quantized(c, DI_Q8, (int64_t)s.layout.n_slots * slots * d, &ring_scales);
+    KC_RUN(c, window_store, s.batch.b[i], d, codes.p[i], scales.p[i],
+           {ring.p[i], ring_scales.p[i], slots});
+    kc_compare_bytes(c, "codes", ring, s.layout.n_slots * slots, d, NULL);
+    kc_compare_bytes(c, "scales", ring_scales, s.layout.n_slots * slots, d / 32, NULL);
+    kc_work(c, 2.0 * d, 0);
+}
+
+/* ---- Attention ---- */
+
+void kc_check_attend_list(check *c) {
+    int32_t rows = kc_pick(c, 1, 8, 1), heads = kc_pick(c, 1, 6, 64), d = kc_pick_step(c, 32, 160, 32, 512);
+    int32_t n_keys = kc_pick(c, 1, 300, 640), n_slots = kc_pick(c, 1, 200, 640);
+    int32_t *slots = calloc((size_t)(rows * n_slots), 4);
+    if (slots == NULL) abort();
+    for (int32_t i = 0; i < rows * n_slots; i++) {
+        bool empty = !c->bench && (c->round % 3 == 1 ? kc_bits(c) % 2 : i / n_slots % 4 == 3);
+        slots[i] = empty ? -1 : (int32_t)(kc_bits(c) % (uint64_t)n_keys);
+    }
+    kc_pair q = kc_random_a(c, (int64_t)rows * heads * d, KC_NORMAL, c->round % 4 == 3 ? 4 : 1);
+    kc_pair keys = kc_random_a(c, (int64_t)n_keys * d, KC_NORMAL, 1), list = kc_ints(c, slots, rows * n_slots);
+    kc_vector sink = kc_weight_vector(c, DI_F32, heads, 0, 3);
+    int64_t row = (int64_t)heads * d;
+    kc_pair out = kc_take_a(c, rows * row), out1 = kc_take_a(c, row);
+    KC_RUN(c, attend_list, rows, heads, d, n_keys, n_slots, q.p[i], keys.p[i], list.p[i], sink.v[i],
+           out.p[i]);
+    kc_compare_a(c, "out", out, (int64_t)rows * heads, d, DI_BOUND_ATTEND, NULL);
+    kc_work(c, (double)n_slots * d * 4, 4.0 * heads * n_slots * d);
+    free(slots);
+    if (c->bench) return;
+    int32_t r = kc_pick(c, 0, rows - 1, 0);
+    kc_pair q1 = kc_at_a(c, q, r * row), list1 = kc_at(list, (uint64_t)(r * n_slots) * 4);
+    KC_RUN(c, attend_list, 1, heads, d, n_keys, n_slots, q1.p[i], keys.p[i], list1.p[i], sink.v[i],
+           out1.p[i]);
+    kc_same_a(c, "out", out1, kc_at_a(c, out, r * row), row);
+}
+
+/* Ascending entries that each row may see, some rows with few or none. */
+static kc_pair random_picks(check *c, const scene *s, int32_t ratio, int32_t top_k) {
+    int32_t *picks = calloc((size_t)(s->rows * top_k) + 1, 4);
+    if (picks == NULL) abort();
+    for (int32_t t = 0; t < s->rows; t++) {
+        int32_t visible = s->live[t] < 0 ? 0 : (s->live[t] + 1) / ratio, n = 0;
+        int32_t wanted = c->bench ? top_k : kc_pick(c, 0, top_k, 0);
+        for (int32_t j = 0; j < visible && n < wanted; j++) {
+            if (kc_bits(c) % (uint64_t)visible < (uint64_t)wanted) picks[t * top_k + n++] = j;
+        }
+        while (n < top_k) picks[t * top_k + n++] = -1;
+        if (s->live[t] < 0) picks[t * top_k] = 1 << 30; /* a dead row's may hold anything */
+    }
+    kc_pair p = kc_ints(c, picks, s->rows * top_k);
+    free(picks);
+    return p;
+}
+
+void kc_check_attend(check *c) {
+    static const int32_t ratios[3] = {1, 2, 4};
+    scene s = random_scene(c, 400, 4000);
+    int32_t heads = kc_pick(c, 1, 6, 64), d = kc_pick_step(c, 32, 160, 32, 512), rows = s.rows;
+    int32_t ratio = ratios[c->round % 3], window = kc_pick(c, 1, 100, 128), ring_slots = window + 12;
+    int32_t top_k = c->round % 4 == 3 ? 0 : kc_pick(c, 1, 90, 512), dims = c->bench ? 64 : 2 * (c->round % 9 + 1);
+    int64_t row = (int64_t)heads * d;
+    kc_pair q = kc_random_a(c, rows * row, KC_NORMAL, c->round % 5 == 4 ? 4 : 1), freq = kc_frequencies(c, dims);
+    kc_pair kv_scales, ring_scales, kv = quantized(c, DI_Q8, (int64_t)rows * d, &kv_scales);
+    kc_pair ring = quantized(c, DI_Q8, (int64_t)s.layout.n_slots * ring_slots * d, &ring_scales);
+    pages p = random_pages(c, s.layout.n_slots, c->bench ? 4100 : 450, ratio, d, 32);
+    kc_pair picks = top_k > 0 ? random_picks(c, &s, ratio, top_k) : none;
+    kc_vector sink = kc_weight_vector(c, DI_F32, heads, 0, 3);
+    kc_pair out = kc_take_a(c, rows * row), out1 = kc_take_a(c, rows * row);
+    KC_RUN(c, attend, s.batch.b[i], heads, d, window, {dims, freq.p[i]}, q.p[i], kv.p[i],
+           kv_scales.p[i], {ring.p[i], ring_scales.p[i], ring_slots}, p.side[i], top_k, picks.p[i],
+           sink.v[i], out.p[i]);
+    int32_t live[64 * 6];
+    for (int32_t t = 0; t < rows * heads && !c->bench; t++) live[t] = s.live[t / heads];
+    kc_compare_a(c, "out", out, (int64_t)rows * heads, d, DI_BOUND_ATTEND, live);
+    kc_work(c, (window + top_k * 0.6) * d, 4.0 * heads * (window + top_k) * d);
+    if (c->bench) return;
+    int32_t some = kc_pick(c, 1, rows, 0);
+    kc_batch part = first_rows(&s, some);
+    KC_RUN(c, attend, part.b[i], heads, d, window, {dims, freq.p[i]}, q.p[i], kv.p[i],
+           kv_scales.p[i], {ring.p[i], ring_scales.p[i], ring_slots}, p.side[i], top_k, picks.p[i],
+           sink.v[i], out1.p[i]);
+    for (int32_t t = 0; t < some; t++) {
+        if (s.live[t] < 0) continue;
+        kc_same_a(c, "out", kc_at_a(c, out1, t * row), kc_at_a(c, out, t * row), row);
+    }
+}
+
+/* ---- Compressor ---- */
+
+typedef struct compressor {
+    int32_t width, d, di, ratio, ring_slots;
+    kc_matrix wkv, wgate, wk;
+    kc_vector norm, k_norm;
+    di_rope rope[2];
+    kc_pair u;
+} compressor;
+
+static void compress(check *c, const compressor *m, const kc_batch *b, kc_pair u, kc_pair ring,
+                     const pages *p) {
+    KC_RUN(c, compress, b->b[i], 1e-20, m->rope[i], u.p[i], m->wkv.m[i], m->wgate.m[i], m->norm.v[i],
+           m->wk.m[i], m->k_norm.v[i], ring.p[i], m->ring_slots, p->side[i]);
+}
+
+/* The same rows in one step each: the same bits must come to lie in pages and ring. */
+static void compress_row_by_row(check *c, const scene *s, const compressor *m, kc_pair ring,
+                                const pages *p) {
+    const kc_layout *l = &s->layout;
+    for (int32_t t = 0, slot; t < s->rows; t++) {
+        int32_t pos = kc_position(l, t, &slot), length[4], n_rows[4] = {0}, valid[4] = {0};
+        if (pos < 0) continue;
+        memcpy(length, l->length, sizeof length);
+        length[slot] = pos;
+        n_rows[slot] = valid[slot] = 1;
+        kc_batch one = kc_rows(c, l->n_slots, length, n_rows, valid, 300);
+        compress(c, m, &one, kc_at_a(c, m->u, (int64_t)t * m->width), ring, p);
+    }
+}
+
+void kc_check_compress(check *c) {
+    static const int32_t ratios[4] = {2, 1, 4, 2};
+    scene s = random_scene(c, 200, 3001);
+    compressor m = {.width = kc_pick_step(c, 32, 160, 32, 5120), .d = kc_pick_step(c, 32, 96, 32, 512),
+                    .di = kc_pick_step(c, 32, 64, 32, 128), .ratio = ratios[c->round % 4],
+                    .ring_slots = 16};
+    int32_t dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0);
+    bool keys = c->bench || c->round % 5 != 4;
+    kc_pair freq = kc_frequencies(c, dims);
+    for (int i = 0; i < 2; i++) m.rope[i] = (di_rope){dims, freq.p[i]};
+    m.u = kc_random_a(c, (int64_t)s.rows * m.width, KC_NORMAL, 1);
+    m.wkv = kc_weights(c, DI_BF16, m.d, m.width, 0.1);
+    if (m.ratio > 1) m.wgate = kc_weights(c, DI_BF16, m.d, m.width, 0.1);
+    if (keys) m.wk = kc_weights(c, DI_BF16, m.di, m.d, 0.1);
+    if (m.ratio == 1) memset(&m.wgate, 0, sizeof m.wgate);
+    if (!keys) memset(&m.wk, 0, sizeof m.wk);
+    m.norm = kc_weight_vector(c, DI_BF16, m.d, 1, 0.2);
+    m.k_norm = kc_weight_vector(c, DI_BF16, m.di, 1, 0.2);
+    int64_t ring_values = (int64_t)s.layout.n_slots * m.ring_slots * 2 * m.d;
+    float *x = kc_values(c, ring_values, KC_NORMAL, 1, false);
+    kc_pair ring = none, ring1 = none;
+    for (int i = 0; i < 2 && m.ratio > 1; i++) {
+        ring.p[i] = device_put_f(&c->dev[i], x, ring_values);
+        ring1.p[i] = device_put_f(&c->dev[i], x, ring_values);
+    }
+    free(x);
+    pages p = random_pages(c, s.layout.n_slots, c->bench ? 3100 : 230, m.ratio, m.d, m.di);
+    pages other = copy_pages(c, &p);
+    compress(c, &m, &s.batch, m.u, ring, &p);
+    kc_compare_codes(c, "pages", p.pool, 1, (int64_t)p.bytes, NULL);
+    if (m.ratio > 1) {
+        kc_compare_f(c, "ring", ring, s.layout.n_slots * m.ring_slots, 2 * m.d, DI_BOUND_SUM, NULL);
+    }
+    double size = (m.ratio > 1 ? 2.0 : 1.0) * m.d * m.width * 2;
+    kc_work(c, size, size);
+    if (c->bench) return;
+    compress_row_by_row(c, &s, &m, ring1, &other);
+    kc_same(c, "pages", other.pool, p.pool, p.bytes);
+    if (m.ratio > 1) kc_same_f(c, "ring", ring1, ring, ring_values);
+}
+
+/* ---- Selection ---- */
+
+static void compare_lists(check *c, const char *what, kc_pair p, const scene *s, int32_t width) {
+    int32_t *x[2], differ = 0, live = 0;
+    if (c->bench || width == 0) return;
+    for (int i = 0; i < 2; i++) {
+        x[i] = malloc((size_t)(s->rows * width) * 4);
+        if (x[i] == NULL) abort();
+        device_get(&c->dev[i], p.p[i], x[i], (uint64_t)(s->rows * width) * 4);
+    }
+    for (int32_t t = 0; t < s->rows; t++) {
+        if (s->live[t] < 0) continue;
+        live++;
+        differ += memcmp(x[0] + t * width, x[1] + t * width, (size_t)width * 4) != 0;
+        for (int32_t i = 0; i < width; i++) { /* whatever was picked: ascending, -1 at the end */
+            int32_t at = x[1][t * width + i], before = i == 0 ? -1 : x[1][t * width + i - 1];
+            bool fine = at == -1 || (at > before && (i == 0 || before >= 0));
+            if (!fine) kc_fail(c, "%s[%d][%d] = %d after %d", what, t, i, at, before);
+        }
+    }
+    c->rows += live;
+    c->tipped += differ;
+    free(x[0]);
+    free(x[1]);
+}
+
+void kc_check_index_select(check *c) {
+    static const int32_t ratios[3] = {1, 2, 4};
+    scene s = random_scene(c, 400, 8000);
+    int32_t ratio = ratios[c->round % 3], heads = kc_pick(c, 1, 8, 32), di = kc_pick_step(c, 32, 96, 32, 128);
+    int32_t rank = kc_pick_step(c, 32, 96, 32, 320), width = kc_pick(c, 32, 160, 5120), rows = s.rows;
+    int32_t top_k = kc_pick(c, 1, 60, 512), dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0);
+    int32_t blocks = kc_pick(c, 1, 12, 256), size = kc_pick(c, 1, 8, 8);
+    di_candidate_mode mode = c->bench ? DI_CANDIDATES_NONE : (di_candidate_mode)(c->round / 3 % 3);
+    pages p = random_pages(c, s.layout.n_slots, c->bench ? 8100 : 450, ratio, 32, di);
+    kc_pair qr = kc_random_a(c, (int64_t)rows * rank, KC_NORMAL, 1), freq = kc_frequencies(c, dims);
+    kc_pair u = kc_random_a(c, (int64_t)rows * width, KC_NORMAL, 1);
+    kc_matrix wq_b = kc_weights(c, DI_F8_E4M3, heads * di, rank, 0.1);
+    kc_matrix proj = kc_weights(c, DI_BF16, heads, width, 0.1);
+    kc_pair picks = kc_take(c, (uint64_t)(rows * top_k) * 4), picks1 = kc_take(c, (uint64_t)(rows * top_k) * 4);
+    kc_pair candidates = none, candidates1 = none;
+    if (mode == DI_CANDIDATES_SOURCE) {
+        candidates = kc_take(c, (uint64_t)(rows * blocks) * 4);
+        candidates1 = kc_take(c, (uint64_t)(rows * blocks) * 4);
+    } else if (mode == DI_CANDIDATES_USE) {
+        candidates = candidates1 = random_picks(c, &s, ratio * size, blocks);
+    }
+    KC_RUN(c, index_select, s.batch.b[i], heads, top_k, mode, blocks, size, {dims, freq.p[i]}, qr.p[i],
+           u.p[i], wq_b.m[i], proj.m[i], p.side[i], candidates.p[i], picks.p[i]);
+    compare_lists(c, "picks", picks, &s, top_k);
+    if (mode == DI_CANDIDATES_SOURCE) compare_lists(c, "candidates", candidates, &s, blocks);
+    kc_work(c, 8000.0 / ratio * di * 0.53 + (double)heads * di * rank, 2.0 * 8000 / ratio * heads * di);
+    if (c->bench) return;
+    int32_t some = kc_pick(c, 1, rows, 0);
+    kc_batch part = first_rows(&s, some);
+    KC_RUN(c, index_select, part.b[i], heads, top_k, mode, blocks, size, {dims, freq.p[i]}, qr.p[i],
+           u.p[i], wq_b.m[i], proj.m[i], p.side[i], candidates1.p[i], picks1.p[i]);
+    for (int32_t t = 0; t < some; t++) {
+        uint64_t row = (uint64_t)top_k * 4, at = (uint64_t)t * row;
+        if (s.live[t] < 0) continue;
+        kc_same(c, "picks", kc_at(picks1, at), kc_at(picks, at), row);
+        row = (uint64_t)blocks * 4, at = (uint64_t)t * row;
+        if (mode == DI_CANDIDATES_SOURCE) kc_same(c, "candidates", kc_at(candidates1, at), kc_at(candidates, at), row);
+    }
+}
