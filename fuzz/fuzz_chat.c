@@ -3,8 +3,8 @@
  * First byte: bit 0 thinking, bit 1 the rest is a conversation in JSON and not an output, bits 2..7
  * the size of the pieces it is cut into. What must hold, whatever the bytes:
  *   - cut input and whole input give the same events, neighbours joined;
- *   - events follow the contract: whole characters in valid input, BEGIN before ARGUMENTS before END,
- *     arguments of a completed call one JSON object;
+ *   - events follow the contract: whole characters in valid input, BEGIN before ARGUMENTS before
+ * END, arguments of a completed call one JSON object;
  *   - without a completed call nothing but newlines, "</think>" and a final EOS is lost;
  *   - a prompt's pieces are non-empty, no two texts are neighbours.
  * A violation aborts.
@@ -74,9 +74,7 @@ static void on_event(void *user, const di_chat_event *event) {
     case DI_CHAT_REASONING:
     case DI_CHAT_CONTENT: di_buffer_append(&o->text, event->text, event->size); break;
     case DI_CHAT_CALL_BEGIN: di_buffer_clear(&o->arguments); break;
-    case DI_CHAT_CALL_ARGUMENTS:
-        di_buffer_append(&o->arguments, event->text, event->size);
-        break;
+    case DI_CHAT_CALL_ARGUMENTS: di_buffer_append(&o->arguments, event->text, event->size); break;
     case DI_CHAT_CALL_END: check_arguments(o); break;
     case DI_CHAT_CALL_BROKEN: break;
     }

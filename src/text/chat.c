@@ -4,8 +4,10 @@
 #include <string.h>
 
 di_chat_options di_chat_options_defaults(void) {
-    return (di_chat_options){
-        .thinking = true, .reasoning_effort = 75, .drop_thinking = true, .add_bos = true};
+    return (di_chat_options){.thinking = true,
+                             .reasoning_effort = 75,
+                             .drop_thinking = true,
+                             .add_bos = true};
 }
 
 /* A decimal 1..100 without sign or leading zero; 0 otherwise. */

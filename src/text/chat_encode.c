@@ -85,8 +85,9 @@ static di_status write_assistant(encoder *e, size_t i) {
         di_buffer where = DI_BUFFER_EMPTY;
         di_buffer_printf(&where, "messages[%zu].tool_calls", turn->source);
         chat__puts(&e->pieces, "\n\n");
-        di_status status = dsml__write_calls(
-            &e->pieces, turn->calls, where.failed ? "tool_calls" : where.data, e->arena, e->error);
+        di_status status =
+            dsml__write_calls(&e->pieces, turn->calls, where.failed ? "tool_calls" : where.data,
+                              e->arena, e->error);
         di_buffer_free(&where);
         DI_TRY(status);
     }

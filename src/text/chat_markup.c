@@ -11,9 +11,7 @@
 
 #include "text/chat_stream.h"
 
-static bool is_blank(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 /* ---- Entering and leaving ---- */
 
@@ -95,8 +93,8 @@ static void add_value(di_chat_parser *p, const char *text, size_t size) {
     }
 }
 
-/* The value is held as "[VALUE]": it is JSON when that is a list of one. So it is measured where the
- * arguments' reader will find it, one level down. */
+/* The value is held as "[VALUE]": it is JSON when that is a list of one. So it is measured where
+ * the arguments' reader will find it, one level down. */
 static bool value_is_json(di_chat_parser *p) {
     di_arena arena = DI_ARENA_EMPTY;
     di_error ignored;

@@ -1,5 +1,6 @@
 /* The strict parser: reads a whole output the way the official one does (spec chat.md 6), and
- * refuses what it refuses. A cursor goes from stop string to stop string; nothing is scanned twice. */
+ * refuses what it refuses. A cursor goes from stop string to stop string; nothing is scanned twice.
+ */
 #include <string.h>
 
 #include "text/chat.h"

@@ -12,13 +12,9 @@ void chat__text(chat_pieces *pieces, const char *text, size_t size) {
     di_buffer_append(&pieces->text, text, size);
 }
 
-void chat__puts(chat_pieces *pieces, const char *text) {
-    di_buffer_puts(&pieces->text, text);
-}
+void chat__puts(chat_pieces *pieces, const char *text) { di_buffer_puts(&pieces->text, text); }
 
-void chat__json(chat_pieces *pieces, const di_json *value) {
-    di_json_write(&pieces->text, value);
-}
+void chat__json(chat_pieces *pieces, const di_json *value) { di_json_write(&pieces->text, value); }
 
 void chat__marker(chat_pieces *pieces, const char *marker) {
     chat_marker_span span = {pieces->text.size, strlen(marker)};

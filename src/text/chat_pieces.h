@@ -15,7 +15,8 @@ typedef struct chat_pieces {
     di_buffer images;  /* const di_json * each */
 } chat_pieces;
 
-#define CHAT_PIECES_EMPTY {DI_BUFFER_EMPTY, DI_BUFFER_EMPTY, DI_BUFFER_EMPTY}
+#define CHAT_PIECES_EMPTY                                                                          \
+    { DI_BUFFER_EMPTY, DI_BUFFER_EMPTY, DI_BUFFER_EMPTY }
 
 void chat__text(chat_pieces *pieces, const char *text, size_t size);
 void chat__puts(chat_pieces *pieces, const char *text);

@@ -62,13 +62,14 @@ static size_t place_of(const call_id *ids, size_t n, const chat_part *part) {
     size_t low = 0, high = n;
     while (low < high) { /* the first entry behind all equal ones */
         size_t middle = low + (high - low) / 2;
-        bool behind =
-            compare_text(ids[middle].text, ids[middle].size, part->text, part->size) > 0;
-        if (behind) high = middle;
-        else low = middle + 1;
+        bool behind = compare_text(ids[middle].text, ids[middle].size, part->text, part->size) > 0;
+        if (behind)
+            high = middle;
+        else
+            low = middle + 1;
     }
-    bool found = low > 0 && compare_text(ids[low - 1].text, ids[low - 1].size, part->text,
-                                         part->size) == 0;
+    bool found =
+        low > 0 && compare_text(ids[low - 1].text, ids[low - 1].size, part->text, part->size) == 0;
     return found ? ids[low - 1].place : 0;
 }
 

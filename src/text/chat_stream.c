@@ -156,8 +156,8 @@ di_status di_chat_parser_push(di_chat_parser *p, const char *text, size_t size, 
         return di_fail(error, DI_ERR_USAGE, "text for a chat parser that was finished");
     }
     while (size > 0 && !p->failed) {
-        size_t n = p->state == STREAM_TEXT ? read_text(p, text, size)
-                                           : stream__markup(p, text, size);
+        size_t n =
+            p->state == STREAM_TEXT ? read_text(p, text, size) : stream__markup(p, text, size);
         text += n;
         size -= n;
     }
@@ -170,8 +170,10 @@ di_status di_chat_parser_finish(di_chat_parser *p, di_error *error) {
     if (p->finished) return di_fail(error, DI_ERR_USAGE, "a chat parser can be finished once");
     p->finished = true;
     if (p->state != STREAM_TEXT) {
-        if (stream__may_end(p)) p->n_marker = 0;
-        else stream__fail_markup(p);
+        if (stream__may_end(p))
+            p->n_marker = 0;
+        else
+            stream__fail_markup(p);
     }
     end_text(p);
     DI_TRY(check_memory(p, error));
@@ -179,9 +181,7 @@ di_status di_chat_parser_finish(di_chat_parser *p, di_error *error) {
     return DI_OK;
 }
 
-bool di_chat_parser_has_calls(const di_chat_parser *p) {
-    return p->n_calls > 0;
-}
+bool di_chat_parser_has_calls(const di_chat_parser *p) { return p->n_calls > 0; }
 
 void di_chat_parser_destroy(di_chat_parser *p) {
     if (!p) return;

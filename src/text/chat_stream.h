@@ -1,5 +1,5 @@
-/* The streaming parser's inside, shared by its two halves: chat_stream.c reads thought and answer and
- * sends events; chat_markup.c reads calls.
+/* The streaming parser's inside, shared by its two halves: chat_stream.c reads thought and answer
+ * and sends events; chat_markup.c reads calls.
  *
  * One byte at a time decides everything, so the result cannot depend on where the input was cut.
  * Linear time: markup that fails is read again once, as text in which no call can begin.
@@ -43,10 +43,10 @@ struct di_chat_parser {
     stream_state state;
 
     /* Text. What is held back is `newlines` newlines, then the beginning of a marker. */
-    bool reasoning;       /* in the thought */
-    bool answer_started;  /* newlines count from here on */
-    bool after_block;     /* newlines count only when text follows */
-    bool calls_off;       /* reading failed markup again: no call begins */
+    bool reasoning;      /* in the thought */
+    bool answer_started; /* newlines count from here on */
+    bool after_block;    /* newlines count only when text follows */
+    bool calls_off;      /* reading failed markup again: no call begins */
     size_t newlines;
     char marker[CHAT_MAX_MARKER];
     size_t n_marker;
@@ -56,12 +56,12 @@ struct di_chat_parser {
     di_chat_event_type out_type;
 
     /* Calls. */
-    di_buffer raw; /* markup since the block began or a call ended */
+    di_buffer raw;       /* markup since the block began or a call ended */
     stream_state parent; /* where the tag stands */
     bool closing;        /* "</" */
     tag_phase phase;
     stream_tag tag;
-    size_t n_tag; /* bytes of the tag so far */
+    size_t n_tag;     /* bytes of the tag so far */
     size_t n_matched; /* of the attribute's literal */
     di_buffer name;   /* the tag's word, then what follows name=" */
     int index;        /* of the current or next call */

@@ -103,8 +103,7 @@ static di_status read_image(reader *r, const di_json *block, size_t position, ch
     return DI_OK;
 }
 
-static di_status read_content(reader *r, const di_json *content, bool in_result,
-                              chat_part ***tail);
+static di_status read_content(reader *r, const di_json *content, bool in_result, chat_part ***tail);
 
 /* A result as a block of a user message, as the Anthropic dialect has it. */
 static di_status read_result(reader *r, const di_json *block, chat_part ***tail) {
@@ -112,8 +111,8 @@ static di_status read_result(reader *r, const di_json *block, chat_part ***tail)
     if (!id) id = di_json_get(block, "tool_call_id");
     bool named = id && id->type == DI_JSON_STRING;
     chat_part *part = NULL;
-    DI_TRY(add_part(r, tail, CHAT_PART_RESULT, named ? id->text : "", named ? id->length : 0,
-                    &part));
+    DI_TRY(
+        add_part(r, tail, CHAT_PART_RESULT, named ? id->text : "", named ? id->length : 0, &part));
     chat_part **inner = &part->parts;
     return read_content(r, di_json_get(block, "content"), true, &inner);
 }
@@ -224,9 +223,10 @@ static di_status read_role(reader *r, const di_json *message, chat_role *role, b
         return di_fail(r->error, DI_ERR_INVALID, "messages[%zu].role: must be a string", r->index);
     }
     if (di_json_is_string(name, "developer")) {
-        return di_fail(r->error, DI_ERR_INVALID,
-                       "messages[%zu].role: this model has no role 'developer'; send it as 'system'",
-                       r->index);
+        return di_fail(
+            r->error, DI_ERR_INVALID,
+            "messages[%zu].role: this model has no role 'developer'; send it as 'system'",
+            r->index);
     }
     *is_tool = di_json_is_string(name, "tool");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -300,8 +300,7 @@ static void drop_unknown(chat_turns *turns) {
     find_last_user(turns);
 }
 
-static di_status refuse_unknown(const chat_turns *turns, const di_json *messages,
-                                di_error *error) {
+static di_status refuse_unknown(const chat_turns *turns, const di_json *messages, di_error *error) {
     for (size_t i = 0; i < turns->n; i++) {
         if (turns->items[i].role != CHAT_ROLE_UNKNOWN) continue;
         const di_json *message = messages->first;

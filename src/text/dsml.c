@@ -22,9 +22,7 @@ static bool is_text(const di_json *value) {
     return value && value->type == DI_JSON_STRING && value->length > 0;
 }
 
-static bool is_null(const di_json *value) {
-    return !value || value->type == DI_JSON_NULL;
-}
+static bool is_null(const di_json *value) { return !value || value->type == DI_JSON_NULL; }
 
 static bool has_separator(const char *text, size_t size) {
     return memmem(text, size, "::", 2) != NULL;
@@ -60,7 +58,8 @@ static di_status write_name(di_buffer *out, const di_json *outer, const di_json 
                             di_error *error) {
     const di_json *name = di_json_get(function, "name");
     if (!is_text(name)) {
-        return di_fail(error, DI_ERR_INVALID, "%s[%zu]: a function needs a name", at.list, at.index);
+        return di_fail(error, DI_ERR_INVALID, "%s[%zu]: a function needs a name", at.list,
+                       at.index);
     }
     const di_json *beside, *inside;
     DI_TRY(read_namespace(outer, at, &beside, error));

@@ -25,7 +25,8 @@ typedef struct dsml_keys {
     size_t n_slots, n_used;
 } dsml_keys;
 
-#define DSML_KEYS_EMPTY {DI_BUFFER_EMPTY, NULL, 0, 0}
+#define DSML_KEYS_EMPTY                                                                            \
+    { DI_BUFFER_EMPTY, NULL, 0, 0 }
 
 typedef enum dsml_added { DSML_ADDED, DSML_DUPLICATE, DSML_NO_MEMORY } dsml_added;
 

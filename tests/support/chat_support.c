@@ -45,9 +45,7 @@ const char *chat_encode_error(const char *messages, const char *tools,
     return error.message;
 }
 
-const char *chat_buffer_text(const di_buffer *buffer) {
-    return buffer->data ? buffer->data : "";
-}
+const char *chat_buffer_text(const di_buffer *buffer) { return buffer->data ? buffer->data : ""; }
 
 /* Arguments of a completed call are a JSON object, whatever the model wrote; in valid UTF-8. */
 static bool good_arguments(const chat_collected *c) {

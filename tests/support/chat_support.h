@@ -13,7 +13,7 @@ const char *chat_encode_error(const char *messages, const char *tools,
 /* Everything a stream came to, in one form that does not depend on where pieces were cut. */
 typedef struct chat_collected {
     di_buffer reasoning, content;
-    di_buffer log; /* R(thought) C(answer) B0(name) A0(arguments) E0 X0, neighbours joined */
+    di_buffer log;   /* R(thought) C(answer) B0(name) A0(arguments) E0 X0, neighbours joined */
     di_buffer calls; /* NAME ARGUMENTS newline, of the completed calls */
     bool has_calls;
     /* Inside. */

@@ -4,9 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static uint32_t rotate(uint32_t x, int n) {
-    return x >> n | x << (32 - n);
-}
+static uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
 /* The round constants are the first 32 bits of the fractions of the cube roots of the primes; the
  * initial state those of the square roots of the first eight. Integers only, so nothing rounds. */
@@ -34,8 +32,10 @@ static uint32_t root_fraction(uint64_t prime, int degree) {
             memcpy(product, next, sizeof next);
         }
         uint64_t whole = degree == 2 ? ((uint64_t)product[3] << 32 | product[2]) : product[3];
-        if (whole >= prime) high = middle;
-        else low = middle;
+        if (whole >= prime)
+            high = middle;
+        else
+            low = middle;
     }
     return (uint32_t)low;
 }

@@ -1,5 +1,6 @@
-/* The demo model's evaluation prompts, written by an independent encoder: encoding the messages must
- * give the prompt, parsing the completion (both parsers) must give the answer and the calls. */
+/* The demo model's evaluation prompts, written by an independent encoder: encoding the messages
+ * must give the prompt, parsing the completion (both parsers) must give the answer and the calls.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

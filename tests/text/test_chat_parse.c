@@ -70,8 +70,9 @@ static void calls(void **state) {
     expect(true, "t</think>c" BEGIN INVOKE("f", STRING("a", "x")) END EOS, "t", "c",
            "f {\"a\": \"x\"}\n");
     /* EOS may be missing here. */
-    expect(false, BEGIN INVOKE("f", STRING("a", "x") "\n" OTHER("b", "[1, 2.50]")) "\n"
-                      INVOKE("ns::g", "") END,
+    expect(false,
+           BEGIN INVOKE("f", STRING("a", "x") "\n" OTHER("b", "[1, 2.50]")) "\n" INVOKE("ns::g", "")
+               END,
            "", "", "f {\"a\": \"x\", \"b\": [1, 2.50]}\nns|g {}\n");
     /* Without the empty line too, and a block of no calls. */
     expect(false, BEGIN "<" DSML " invoke name=\"f\">\n</" DSML " invoke>" END EOS, "", "",
@@ -81,14 +82,13 @@ static void calls(void **state) {
 
 static void values(void **state) {
     (void)state;
-    expect(false, BEGIN INVOKE("f", STRING("k \"q\"", "a\n\"b\"\\\t中<" ) ) END EOS, "", "",
+    expect(false, BEGIN INVOKE("f", STRING("k \"q\"", "a\n\"b\"\\\t中<")) END EOS, "", "",
            "f {\"k \\\"q\\\"\": \"a\\n\\\"b\\\"\\\\\\t中<\"}\n");
     /* Other closing tags inside a value are the value's. */
     expect(false,
            BEGIN INVOKE("f", STRING("k", "</" DSML " invoke>\n</" DSML " calls>" EOS "</think>"))
                END EOS,
-           "", "",
-           "f {\"k\": \"</" DSML " invoke>\\n</" DSML " calls>" EOS "</think>\"}\n");
+           "", "", "f {\"k\": \"</" DSML " invoke>\\n</" DSML " calls>" EOS "</think>\"}\n");
     expect(false, BEGIN INVOKE("f", STRING("", "") "\n" OTHER("z", "not json")) END EOS, "", "",
            "f {\"\": \"\", \"z\": not json}\n");
 }
@@ -119,7 +119,8 @@ static void malformed(void **state) {
            "unexpected text behind a parameter");
     refuse(false, BEGIN INVOKE("f", STRING("a", "1") "\n" STRING("a", "2")) END EOS,
            "a call gives the same parameter twice");
-    refuse(false, BEGIN "<" DSML " invoke name=\"f\">\n<" DSML " parameter name=\"a\" string=\"true\">1",
+    refuse(false,
+           BEGIN "<" DSML " invoke name=\"f\">\n<" DSML " parameter name=\"a\" string=\"true\">1",
            "a parameter is not closed");
     refuse(false,
            BEGIN INVOKE("f", "<" DSML " parameter name=\"a\">1</" DSML " parameter>") END EOS,
@@ -130,6 +131,10 @@ static void malformed(void **state) {
            "a parameter's tag has no string=\"true|false\"");
     refuse(false,
            BEGIN INVOKE("f", "<" DSML " parameter key=\"a\" string=\"true\">1</" DSML " parameter>")
+               END EOS,
+           "malformed parameter");
+    refuse(false,
+           BEGIN INVOKE("f", "<" DSML " parameter name=\"a\" string=\"true\">1/" DSML " parameter>")
                END EOS,
            "malformed parameter");
     refuse(false, BEGIN INVOKE("", "") END EOS,
@@ -145,15 +150,16 @@ static void names(void **state) {
     static const struct {
         const char *whole, *space, *name;
         bool valid;
-    } cases[] = {{"f", NULL, "f", true},     {"a::f", "a", "f", true}, {"a:f", NULL, "a:f", true},
-                 {"a:::f", "a", ":f", true}, {"", NULL, "", false},    {"::", NULL, "::", false},
+    } cases[] = {{"f", NULL, "f", true},      {"a::f", "a", "f", true},
+                 {"a:f", NULL, "a:f", true},  {"a:::f", "a", ":f", true},
+                 {"", NULL, "", false},       {"::", NULL, "::", false},
                  {"a::", NULL, "a::", false}, {"a::b::c", NULL, "a::b::c", false}};
     di_arena arena = DI_ARENA_EMPTY;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *name, *space;
-        assert_int_equal(
-            di_chat_split_name(cases[i].whole, strlen(cases[i].whole), &arena, &name, &space),
-            cases[i].valid);
+        assert_int_equal(di_chat_split_name(cases[i].whole, strlen(cases[i].whole), &arena, &name,
+                                            &space),
+                         cases[i].valid);
         assert_string_equal(name, cases[i].name);
         assert_string_equal(space ? space : "-", cases[i].space ? cases[i].space : "-");
     }
@@ -172,8 +178,10 @@ static void sizes(void **state) {
     di_buffer text = DI_BUFFER_EMPTY, expected = DI_BUFFER_EMPTY;
     di_buffer_puts(&text, BEGIN "<" DSML " invoke name=\"f\">");
     for (int i = 0; i < 5000; i++) {
-        di_buffer_printf(&text, "\n<" DSML " parameter name=\"k%d\" string=\"false\">%d</" DSML
-                                " parameter>", i, i);
+        di_buffer_printf(&text,
+                         "\n<" DSML " parameter name=\"k%d\" string=\"false\">%d</" DSML
+                         " parameter>",
+                         i, i);
         di_buffer_printf(&expected, "%s\"k%d\": %d", i ? ", " : "{", i, i);
     }
     di_buffer_puts(&text, "\n</" DSML " invoke>" END);

@@ -1,6 +1,6 @@
-/* Random conversations: what the encoder writes for an assistant, both parsers read back, and encoding
- * that again gives the same prompt. Random markup: no cut changes the result, and no byte is lost.
- * The seed is printed; DI_TEST_SEED=N runs another one. */
+/* Random conversations: what the encoder writes for an assistant, both parsers read back, and
+ * encoding that again gives the same prompt. Random markup: no cut changes the result, and no byte
+ * is lost. The seed is printed; DI_TEST_SEED=N runs another one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,8 +25,9 @@ static uint64_t start(uint64_t salt) {
 
 /* ---- Round trip ---- */
 
-static const char *const words[] = {"a",  " ",    "\\n", "<",   "</",     "中", "😀", "\\\"", "\\\\",
-                                    "\t", "\\u0001", "name=", ">", "DSM", "｜", "parameter>", "é"};
+static const char *const words[] = {"a", " ",    "\\n",  "<",          "</",      "中",
+                                    "😀", "\\\"", "\\\\", "\t",         "\\u0001", "name=",
+                                    ">", "DSM",  "｜",   "parameter>", "é"};
 
 /* A JSON string's inside: escapes included, so that it goes into messages as it is. */
 static void random_text(uint64_t *r, di_buffer *out, uint32_t longest) {
@@ -37,8 +38,10 @@ static void random_text(uint64_t *r, di_buffer *out, uint32_t longest) {
 }
 
 static void random_value(uint64_t *r, di_buffer *out, int depth) {
-    static const char *const scalars[] = {"0", "-1", "12345678901234567890123", "1.5", "1e+22",
-                                          "true", "false", "null", "-0.0", "1e-07"};
+    static const char *const scalars[] = {"0",     "-1",    "12345678901234567890123",
+                                          "1.5",   "1e+22", "true",
+                                          "false", "null",  "-0.0",
+                                          "1e-07"};
     uint32_t kind = chat_random(r, depth > 2 ? 2 : 4);
     if (kind == 0) {
         di_buffer_puts(out, scalars[chat_random(r, sizeof scalars / sizeof *scalars)]);
@@ -165,8 +168,9 @@ static void round_trip(void **state) {
         di_error error = {0};
         di_status status =
             di_chat_parse(output, strlen(output), thinking, &arena, &message, &error);
-        if (status != DI_OK) fail_msg("seed %llu, case %d: %s\n%s", (unsigned long long)seed, i,
-                                      error.message, output);
+        if (status != DI_OK)
+            fail_msg("seed %llu, case %d: %s\n%s", (unsigned long long)seed, i, error.message,
+                     output);
         compare_stream(output, thinking, 0, &message);
         compare_stream(output, thinking, 1 + chat_random(&r, 7), &message);
         write_message(&message, &again);
@@ -183,12 +187,38 @@ static void round_trip(void **state) {
 /* ---- Random markup ---- */
 
 static const char *const fragments[] = {
-    "a", "\n", "\n\n", " ", "<", "</", "中", ">", "\"", "<｜", "｜DSML｜", "<｜DSML｜", "</｜DSML｜",
-    "</think>", "<think>", EOS, "<｜DSML｜ calls>\n", "</｜DSML｜ calls>", "</｜DSML｜tool_calls>",
-    "<｜DSML｜ invoke name=\"f\">\n", "</｜DSML｜ invoke>\n", " invoke", " parameter", " calls",
-    "<｜DSML｜ parameter name=\"k\" string=\"true\">", "</｜DSML｜ parameter>",
-    "<｜DSML｜ parameter name=\"l\" string=\"false\">", "{\"x\": 1}", "[1", "12",
-    "<｜DSML｜ invoke name=\"", "<｜DSML｜ parameter name=\"m\" string=\"true\">v</｜DSML｜ parameter>\n",
+    "a",
+    "\n",
+    "\n\n",
+    " ",
+    "<",
+    "</",
+    "中",
+    ">",
+    "\"",
+    "<｜",
+    "｜DSML｜",
+    "<｜DSML｜",
+    "</｜DSML｜",
+    "</think>",
+    "<think>",
+    EOS,
+    "<｜DSML｜ calls>\n",
+    "</｜DSML｜ calls>",
+    "</｜DSML｜tool_calls>",
+    "<｜DSML｜ invoke name=\"f\">\n",
+    "</｜DSML｜ invoke>\n",
+    " invoke",
+    " parameter",
+    " calls",
+    "<｜DSML｜ parameter name=\"k\" string=\"true\">",
+    "</｜DSML｜ parameter>",
+    "<｜DSML｜ parameter name=\"l\" string=\"false\">",
+    "{\"x\": 1}",
+    "[1",
+    "12",
+    "<｜DSML｜ invoke name=\"",
+    "<｜DSML｜ parameter name=\"m\" string=\"true\">v</｜DSML｜ parameter>\n",
     "<｜DSML｜ invoke name=\"g\"></｜DSML｜ invoke>",
 };
 

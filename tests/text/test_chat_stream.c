@@ -1,5 +1,6 @@
-/* The streaming parser. Every case is fed whole, byte by byte, and cut in two at every position; all
- * must give the same. The log reads R:thought C:answer B0:name A0:arguments E0 (ended) X0 (broken). */
+/* The streaming parser. Every case is fed whole, byte by byte, and cut in two at every position;
+ * all must give the same. The log reads R:thought C:answer B0:name A0:arguments E0 (ended) X0
+ * (broken). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -81,6 +82,7 @@ static void newlines(void **state) {
     expect(false, "\n" OPEN INVOKE("f", "") CLOSE "\n\nb\n\n" OPEN INVOKE("g", "") CLOSE,
            "B0:f A0:{} E0 C:b B1:g A1:{} E1");
     expect(false, "a\n\n" OPEN INVOKE("f", "") CLOSE "\n\nb", "C:a B0:f A0:{} E0 C:\n\nb");
+    expect(false, "a" OPEN INVOKE("f", "") CLOSE "\nb\n", "C:a B0:f A0:{} E0 C:\nb\n");
 }
 
 static void second_think_end(void **state) {
@@ -92,8 +94,10 @@ static void second_think_end(void **state) {
 
 static void calls(void **state) {
     (void)state;
-    expect(false, "Let me.\n\n" OPEN INVOKE("f", STRING("a", "x") "\n" OTHER("b", "[1, 2.50]"))
-                  "\n" INVOKE("ns::g", "") CLOSE EOS,
+    expect(false,
+           "Let me.\n\n" OPEN
+               INVOKE("f", STRING("a", "x") "\n" OTHER("b", "[1, 2.50]")) "\n" INVOKE("ns::g", "")
+                   CLOSE EOS,
            "C:Let me. B0:f A0:{\"a\": \"x\", \"b\": [1, 2.50]} E0 B1:ns::g A1:{} E1");
     expect(true, "t</think>\n\n" OPEN INVOKE("f", "") CLOSE, "R:t B0:f A0:{} E0");
     expect(false, OPEN INVOKE("f", STRING("k", "a\n\"b\"\\\t中\x01")) CLOSE,
@@ -117,8 +121,13 @@ static void calls_in_the_thought(void **state) {
 static void markup_inside_values(void **state) {
     (void)state;
     expect(false,
-           OPEN INVOKE("f", STRING("k", "</" DSML " invoke>\n</" DSML " calls>" EOS "</think>")
-                       "\n" STRING("l", "<" DSML " parameter name=\"z\" string=\"true\">")) CLOSE,
+           OPEN INVOKE("f",
+                       STRING("k",
+                              "</" DSML " invoke>\n</" DSML " calls>" EOS
+                              "</think>") "\n" STRING("l",
+                                                      "<" DSML
+                                                      " parameter name=\"z\" string=\"true\">"))
+               CLOSE,
            "B0:f A0:{\"k\": \"</" DSML " invoke>\\n</" DSML " calls>" EOS "</think>\", "
            "\"l\": \"<" DSML " parameter name=\\\"z\\\" string=\\\"true\\\">\"} E0");
     expect(false,
@@ -131,18 +140,22 @@ static void markup_inside_values(void **state) {
 static void lenient_forms(void **state) {
     (void)state;
     /* V4's tags, and only its end. */
-    expect(false, "<" DSML "tool_calls>\n<" DSML "invoke name=\"f\">\n<" DSML
-                  "parameter name=\"a\" string=\"true\">x</" DSML "parameter>\n</" DSML
-                  "invoke>\n</" DSML "tool_calls>",
+    expect(false,
+           "<" DSML "tool_calls>\n<" DSML "invoke name=\"f\">\n<" DSML
+           "parameter name=\"a\" string=\"true\">x</" DSML "parameter>\n</" DSML "invoke>\n</" DSML
+           "tool_calls>",
            "B0:f A0:{\"a\": \"x\"} E0");
     expect(false, OPEN INVOKE("f", "") "\n</" DSML "tool_calls>x", "B0:f A0:{} E0 C:x");
     /* No newlines; more spaces; no block tags; no end. */
-    expect(false, "<" DSML " calls><" DSML " invoke name=\"f\">" STRING("a", "1") STRING("b", "2")
-                  "</" DSML " invoke><" DSML " invoke name=\"g\"></" DSML " invoke></" DSML " calls>",
+    expect(false,
+           "<" DSML " calls><" DSML " invoke name=\"f\">" STRING("a", "1")
+               STRING("b", "2") "</" DSML " invoke><" DSML " invoke name=\"g\"></" DSML
+                                " invoke></" DSML " calls>",
            "B0:f A0:{\"a\": \"1\", \"b\": \"2\"} E0 B1:g A1:{} E1");
-    expect(false, "<" DSML "  calls > \n\t <" DSML "   invoke   name=\"f\"  >\r\n <" DSML
-                  "  parameter  name=\"a\"  string=\"false\" >1</" DSML "  parameter > </" DSML
-                  " invoke > </" DSML "  calls >",
+    expect(false,
+           "<" DSML "  calls > \n\t <" DSML "   invoke   name=\"f\"  >\r\n <" DSML
+           "  parameter  name=\"a\"  string=\"false\" >1</" DSML "  parameter > </" DSML
+           " invoke > </" DSML "  calls >",
            "B0:f A0:{\"a\": 1} E0");
     expect(false, "x\n" INVOKE("f", "") "\n" INVOKE("g", "") "\ny",
            "C:x B0:f A0:{} E0 B1:g A1:{} E1 C:\ny");
@@ -156,11 +169,35 @@ static void values_are_json(void **state) {
     (void)state;
     expect(false,
            OPEN INVOKE("f", OTHER("a", " {\"x\":1e9}\n") OTHER("b", "yes, \"this\"") OTHER("c", "")
-                       OTHER("d", "[1") OTHER("e", "null")) CLOSE,
+                                OTHER("d", "[1") OTHER("e", "null")) CLOSE,
            "B0:f A0:{\"a\":  {\"x\":1e9}\n, \"b\": \"yes, \\\"this\\\"\", \"c\": \"\", "
            "\"d\": \"[1\", \"e\": null} E0");
     expect(false, OPEN INVOKE("f", OTHER("a", "1, 2") OTHER("b", "1], [2")) CLOSE,
            "B0:f A0:{\"a\": \"1, 2\", \"b\": \"1], [2\"} E0");
+}
+
+/* Beyond the limits of tags: text in front of a call, and inside a value. */
+static void long_tags(void **state) {
+    (void)state;
+    di_buffer text = DI_BUFFER_EMPTY, expected = DI_BUFFER_EMPTY;
+    di_buffer_printf(&text, "<" DSML " invoke name=\"%04000d\">", 0);
+    di_buffer_printf(&expected, "B0:%04000d A0:{ X0 C:%s", 0, text.data);
+    check_once(false, text.data, 0, 0, expected.data);
+    di_buffer_clear(&text);
+    di_buffer_clear(&expected);
+    di_buffer_printf(&text, "<" DSML " invoke name=\"%04100d\">", 0);
+    di_buffer_printf(&expected, "C:%s", text.data);
+    check_once(false, text.data, 0, 0, expected.data);
+    check_once(false, text.data, 0, 1, expected.data);
+    di_buffer_clear(&text);
+    di_buffer_clear(&expected);
+    di_buffer_printf(&text, "%s</" DSML "%70sparameter>%s",
+                     "<" DSML " invoke name=\"f\"><" DSML " parameter name=\"k\" string=\"true\">",
+                     "", "</" DSML " parameter></" DSML " invoke>");
+    di_buffer_printf(&expected, "B0:f A0:{\"k\": \"</" DSML "%70sparameter>\"} E0", "");
+    expect(false, text.data, expected.data);
+    di_buffer_free(&text);
+    di_buffer_free(&expected);
 }
 
 /* The deepest value that is still JSON leaves arguments that the reader takes; one level more is a
@@ -200,6 +237,7 @@ static void malformed(void **state) {
         "a\n<" DSML "\n" DSML,
         "a<" DSML "callsxcalls>",
         "a<" DSML " calls",
+        "a<" DSML " invoke name=\"f\"",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         di_buffer thought = DI_BUFFER_EMPTY, answer = DI_BUFFER_EMPTY;
@@ -218,20 +256,26 @@ static void broken_calls(void **state) {
     expect(false, "a\n\n" OPEN "<" DSML " invoke name=\"f\">\nhello",
            "C:a B0:f A0:{ X0 C:\n\n" OPEN "<" DSML " invoke name=\"f\">\nhello");
     expect(true, "t" INVOKE("f", STRING("a", "1") STRING("a", "2")) "u</think>b",
-           "R:t B0:f A0:{\"a\": \"1\" X0 R:" INVOKE("f", STRING("a", "1") STRING("a", "2"))
-           "u C:b");
-    expect(false, OPEN INVOKE("f", "<" DSML " parameter name=\"a\">1</" DSML " parameter>") CLOSE "x",
+           "R:t B0:f A0:{\"a\": \"1\" X0 R:" INVOKE("f",
+                                                    STRING("a", "1") STRING("a", "2")) "u C:b");
+    expect(false, "<" DSML " invoke name=\"f\"><" DSML " parameter name=\"a\"string=\"true\">1",
+           "B0:f A0:{ X0 C:<" DSML " invoke name=\"f\"><" DSML
+           " parameter name=\"a\"string=\"true\">1");
+    expect(false,
+           OPEN INVOKE("f", "<" DSML " parameter name=\"a\">1</" DSML " parameter>") CLOSE "x",
            "B0:f A0:{ X0 C:" OPEN INVOKE("f", "<" DSML " parameter name=\"a\">1</" DSML
                                               " parameter>") CLOSE "x");
     /* A completed call stands; the next keeps counting; what follows is answer. */
-    expect(true, "t" OPEN INVOKE("f", "") "\n<" DSML " invoke name=\"g\">?" INVOKE("h", "") CLOSE "z",
+    expect(true,
+           "t" OPEN INVOKE("f", "") "\n<" DSML " invoke name=\"g\">?" INVOKE("h", "") CLOSE "z",
            "R:t B0:f A0:{} E0 B1:g A1:{ X1 C:<" DSML " invoke name=\"g\">? B2:h A2:{} E2 C:z");
 }
 
 /* The output ends inside a call (a length stop): as broken. */
 static void cut_off(void **state) {
     (void)state;
-    static const char text[] = "a\n\n" OPEN INVOKE("f", STRING("k", "v<") "\n" OTHER("n", "12")) CLOSE;
+    static const char text[] =
+        "a\n\n" OPEN INVOKE("f", STRING("k", "v<") "\n" OTHER("n", "12")) CLOSE;
     size_t begun = strlen("a\n\n" OPEN "<" DSML " invoke name=\"f\">");
     size_t ended = strlen(text) - strlen(CLOSE);
     for (size_t n = 1; n <= strlen(text); n++) {
@@ -252,8 +296,9 @@ static void cut_off(void **state) {
             chat_collected_free(&found);
         }
     }
-    expect(false, OPEN "<" DSML " invoke name=\"f\">" "<" DSML
-                  " parameter name=\"k\" string=\"true\">中</" DSML " par",
+    expect(false,
+           OPEN "<" DSML " invoke name=\"f\">"
+                "<" DSML " parameter name=\"k\" string=\"true\">中</" DSML " par",
            "B0:f A0:{\"k\": \"中 X0 C:" OPEN "<" DSML " invoke name=\"f\"><" DSML
            " parameter name=\"k\" string=\"true\">中</" DSML " par");
 }
@@ -280,12 +325,16 @@ static void held_back_no_longer_than_needed(void **state) {
     static const struct {
         const char *piece, *sent_so_far;
     } steps[] = {
-        {"ab", "ab"},           {"c\n", "abc"},
-        {"\n", "abc"},          {"d<", "abc\n\nd"},
-        {"x", "abc\n\nd<x"},    {"<｜DSML｜ ca", "abc\n\nd<x"},
+        {"ab", "ab"},
+        {"c\n", "abc"},
+        {"\n", "abc"},
+        {"d<", "abc\n\nd"},
+        {"x", "abc\n\nd<x"},
+        {"<｜DSML｜ ca", "abc\n\nd<x"},
         {"t", "abc\n\nd<x<｜DSML｜ cat"},
         {"<｜DSML｜ invoke name=\"f\">", "abc\n\nd<x<｜DSML｜ catf{"},
-        {"<｜DSML｜ parameter name=\"k\" string=\"true\">v1", "abc\n\nd<x<｜DSML｜ catf{\"k\": \"v1"},
+        {"<｜DSML｜ parameter name=\"k\" string=\"true\">v1",
+         "abc\n\nd<x<｜DSML｜ catf{\"k\": \"v1"},
         {"v2<", "abc\n\nd<x<｜DSML｜ catf{\"k\": \"v1v2"},
         {"/", "abc\n\nd<x<｜DSML｜ catf{\"k\": \"v1v2"},
         {"b", "abc\n\nd<x<｜DSML｜ catf{\"k\": \"v1v2</b"},
@@ -294,8 +343,9 @@ static void held_back_no_longer_than_needed(void **state) {
     di_error error;
     di_chat_parser *parser = di_chat_parser_create(false, note, &s);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        assert_int_equal(
-            di_chat_parser_push(parser, steps[i].piece, strlen(steps[i].piece), &error), DI_OK);
+        assert_int_equal(di_chat_parser_push(parser, steps[i].piece, strlen(steps[i].piece),
+                                             &error),
+                         DI_OK);
         assert_string_equal(s.text, steps[i].sent_so_far);
     }
     di_chat_parser_destroy(parser);
@@ -315,7 +365,11 @@ static void whole_characters(void **state) {
     assert_string_equal(s.text, "中<｜é😀ü{\"ñ\": \"中😀<｜\"}");
     di_chat_parser_destroy(parser);
     /* Bytes that are no character pass through. */
-    expect(false, "a\xE4\xB8" "b\xFF", "C:a\xE4\xB8" "b\xFF");
+    expect(false,
+           "a\xE4\xB8"
+           "b\xFF",
+           "C:a\xE4\xB8"
+           "b\xFF");
 }
 
 static void finished_once(void **state) {
@@ -340,8 +394,8 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Each pattern, repeated to 300 KB, once whole and once in small pieces. Something quadratic would take
- * many seconds; the limit leaves room for sanitizers. */
+/* Each pattern, repeated to 300 KB, once whole and once in small pieces. Something quadratic would
+ * take many seconds; the limit leaves room for sanitizers. */
 static void long_outputs(void **state) {
     (void)state;
     static const struct {
@@ -358,7 +412,8 @@ static void long_outputs(void **state) {
         {"", "<｜end▁of▁sentence｜>"},
         {"", "\n\n" OPEN INVOKE("f", "") CLOSE},
         {"", OPEN "<" DSML " invoke name=\"f\"><" DSML " parameter name=\"k\" string=\"true\">"},
-        {"<" DSML " invoke name=\"f\"><" DSML " parameter name=\"k\" string=\"true\">", "</" DSML " "},
+        {"<" DSML " invoke name=\"f\"><" DSML " parameter name=\"k\" string=\"true\">",
+         "</" DSML " "},
         {"<" DSML " invoke name=\"f\"><" DSML " parameter name=\"k\" string=\"false\">", "[1, "},
         {"<" DSML " invoke name=\"f\">", STRING("k", "")},
         {OPEN, " "},
@@ -391,6 +446,7 @@ int main(void) {
         cmocka_unit_test(markup_inside_values),
         cmocka_unit_test(lenient_forms),
         cmocka_unit_test(values_are_json),
+        cmocka_unit_test(long_tags),
         cmocka_unit_test(deep_values),
         cmocka_unit_test(malformed),
         cmocka_unit_test(broken_calls),

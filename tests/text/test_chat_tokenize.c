@@ -1,5 +1,5 @@
-/* Prompts as ids, with the demo model's tokenizer: the same as tokenising the spelled prompt in one go,
- * as the reference does, unless a text spells a marker; then it stays text. */
+/* Prompts as ids, with the demo model's tokenizer: the same as tokenising the spelled prompt in one
+ * go, as the reference does, unless a text spells a marker; then it stays text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -47,9 +47,9 @@ static void check_line(const char *text, size_t size) {
            &arena, &prompt);
     assert_int_equal(di_chat_tokenize(&prompt, tokenizer, &pieces, &error), DI_OK);
     const di_json *spelled = di_json_get(root, "prompt");
-    assert_int_equal(
-        di_tokenizer_encode(tokenizer, spelled->text, spelled->length, true, &whole, &error),
-        DI_OK);
+    assert_int_equal(di_tokenizer_encode(tokenizer, spelled->text, spelled->length, true, &whole,
+                                         &error),
+                     DI_OK);
     assert_int_equal(pieces.size, whole.size);
     assert_memory_equal(pieces.data, whole.data, whole.size * sizeof *whole.data);
     di_ids_free(&pieces);
@@ -87,15 +87,16 @@ static void tokenize(const char *messages, di_ids *ids) {
 static void spelled_markers_stay_text(void **state) {
     (void)state;
     di_ids ids = {0};
-    tokenize("[{\"role\":\"user\",\"content\":\"x</think><｜User｜>｜DSML｜<｜end▁of▁sentence｜>\"}]",
-             &ids);
+    tokenize(
+        "[{\"role\":\"user\",\"content\":\"x</think><｜User｜>｜DSML｜<｜end▁of▁sentence｜>\"}]",
+        &ids);
     int n_added = 0;
     for (size_t i = 0; i < ids.size; i++) n_added += di_tokenizer_is_added(tokenizer, ids.data[i]);
     assert_int_equal(n_added, 4); /* BOS, User, Assistant, </think> */
     di_buffer text = DI_BUFFER_EMPTY;
     di_error error;
-    assert_int_equal(
-        di_tokenizer_decode(tokenizer, ids.data, ids.size, false, &text, &error), DI_OK);
+    assert_int_equal(di_tokenizer_decode(tokenizer, ids.data, ids.size, false, &text, &error),
+                     DI_OK);
     assert_string_equal(text.data, "<｜begin▁of▁sentence｜><｜User｜>x</think><｜User｜>｜DSML｜"
                                    "<｜end▁of▁sentence｜><｜Assistant｜></think>");
     di_buffer_free(&text);
@@ -135,8 +136,9 @@ static void missing_marker(void **state) {
     assert_int_equal(di_json_parse(messages, strlen(messages), "m", &arena, &list, &error), DI_OK);
     encode(list, false, &arena, &prompt);
     assert_int_equal(di_chat_tokenize(&prompt, other, &ids, &error), DI_ERR_INVALID);
-    assert_string_equal(error.message, "the tokenizer has no token <｜latest_reminder｜>, which the "
-                                       "chat format needs");
+    assert_string_equal(error.message,
+                        "the tokenizer has no token <｜latest_reminder｜>, which the "
+                        "chat format needs");
     di_ids_free(&ids);
     di_arena_free(&arena);
     di_tokenizer_destroy(other);

@@ -36,7 +36,8 @@ static void rendered_text(void **state) {
     static const char schema[] = "{\"name\": \"f\"}", field[] = "{tool_schemas}";
     di_chat_options options = di_chat_options_defaults();
     options.thinking = false;
-    char *prompt = chat_encode_text("[{\"role\":\"system\",\"tools\":[{\"name\":\"f\"}]}]", NULL, &options);
+    char *prompt =
+        chat_encode_text("[{\"role\":\"system\",\"tools\":[{\"name\":\"f\"}]}]", NULL, &options);
     char *begin = strstr(prompt, "## Tools"), *line = strstr(prompt, schema);
     assert_non_null(begin);
     assert_non_null(line);
