@@ -207,8 +207,8 @@ static void print_need(const subject *s, di_buffer *out) {
                 {"workspace", b->workspace}};
     char a[32], d[32];
     int64_t page = di_config_page_bytes(&s->config);
-    di_buffer_printf(out, "\n%s bytes a token (a page of %d tokens: %s)\n",
-                     grouped((uint64_t)page / DI_PAGE_TOKENS, a), (int)DI_PAGE_TOKENS,
+    di_buffer_printf(out, "\n%.10g bytes a token (a page of %d tokens: %s)\n",
+                     (double)page / DI_PAGE_TOKENS, (int)DI_PAGE_TOKENS,
                      grouped((uint64_t)page, d));
     di_buffer_printf(out, "memory for %d sequence%s of %s tokens:\n", (int)s->batch,
                      s->batch == 1 ? "" : "s", grouped((uint64_t)s->context, a));
@@ -255,12 +255,12 @@ static void json_need(const subject *s, di_buffer *out) {
     const di_context_bytes *b = &s->state;
     int64_t page = di_config_page_bytes(&s->config);
     di_buffer_printf(out,
-                     ", \"token_bytes\": %" PRId64 ", \"page_bytes\": %" PRId64
+                     ", \"token_bytes\": %.10g, \"page_bytes\": %" PRId64
                      ", \"context\": %" PRId64 ", \"batch\": %d, \"state\": {\"pages\": %" PRIu64
                      ", \"windows\": %" PRIu64 ", \"rings\": %" PRIu64 ", \"counts\": %" PRIu64
                      ", \"logits\": %" PRIu64 ", \"activations\": %" PRIu64
                      ", \"workspace\": %" PRIu64 ", \"total\": %" PRIu64 "}",
-                     page / DI_PAGE_TOKENS, page, s->context, (int)s->batch, b->pages, b->windows,
+                     (double)page / DI_PAGE_TOKENS, page, s->context, (int)s->batch, b->pages, b->windows,
                      b->rings, b->counts, b->logits, b->activations, b->workspace, b->total);
     di_buffer_printf(out, ", \"resident_bytes\": %" PRIu64 ", \"released_bytes\": %" PRIu64,
                      s->found.resident_bytes, s->found.released_bytes);
