@@ -10,6 +10,10 @@ endif()
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes
                     -Wpointer-arith -Wcast-qual -Wwrite-strings -Wvla -ffp-contract=off
                     -fno-math-errno)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  # It warns of snprintf that may cut; cutting is why it is used for names and messages.
+  add_compile_options(-Wno-format-truncation)
+endif()
 add_compile_definitions(_GNU_SOURCE)
 if(DI_WERROR)
   add_compile_options(-Werror)
