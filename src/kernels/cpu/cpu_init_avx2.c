@@ -7,4 +7,5 @@ void cpu_kernels_init_avx2(cpu_kernels *kernels) {
     cpu_quant_init_avx2(kernels);
     cpu_rows_init_avx2(kernels);
     cpu_attend_init_avx2(kernels);
+    cpu_peak_init_avx2(kernels);
 }

@@ -130,5 +130,6 @@ void cpu_dots_avx2(const float *a, int64_t lda, int32_t m, const float *b, int64
 void cpu_quant_init_avx2(cpu_kernels *kernels);
 void cpu_rows_init_avx2(cpu_kernels *kernels);
 void cpu_attend_init_avx2(cpu_kernels *kernels);
+void cpu_peak_init_avx2(cpu_kernels *kernels);
 
 #endif
