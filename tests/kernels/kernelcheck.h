@@ -38,8 +38,7 @@ typedef struct check {
     double worst;                    /* largest error, as a share of the bound */
 
     double seconds[2], bytes, flops; /* bench: of one call */
-    double began;
-    int64_t calls;
+    double began, call_began, best;
 } check;
 
 /* ---- Running ---- */
