@@ -86,7 +86,8 @@ di_status di_tokenizer_encode(const di_tokenizer *tokenizer, const char *text, s
                               bool match_added, di_ids *out, di_error *error);
 
 /* The bytes of n ids, NUL-terminated (not counted in *size); the caller frees *text with di_free.
- * With skip_special, tokens flagged special are left out. An id without a token is DI_ERR_INVALID. */
+ * With skip_special, tokens flagged special are left out. An id without a token is DI_ERR_INVALID.
+ */
 di_status di_tokenizer_text(const di_tokenizer *tokenizer, const int32_t *ids, size_t n,
                             bool skip_special, char **text, size_t *size, di_error *error);
 
@@ -137,10 +138,10 @@ typedef struct di_engine_options {
     const char *numerics; /* "release": rounded where the release rounds; "float": nothing rounded
                              but what the caches store. Default DI_DEFAULT_NUMERICS */
     int32_t n_threads;    /* 0 (default): every core this process may use */
-    int64_t context;      /* tokens of the longest sequence; 0 (default): the model's, at most 32768 */
-    int32_t n_sequences;  /* that can exist at a time; default 1 */
-    int32_t chunk;        /* prompt tokens of one step, 1..65536; default 256 */
-    bool penalties;       /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
+    int64_t context; /* tokens of the longest sequence; 0 (default): the model's, at most 32768 */
+    int32_t n_sequences; /* that can exist at a time; default 1 */
+    int32_t chunk;       /* prompt tokens of one step, 1..65536; default 256 */
+    bool penalties; /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
     /* Upper bound in bytes of everything: state, workspace and the weights that are resident at a
      * time. Weights that do not fit are read again layer by layer. 0 (default): no bound, and the
      * layers are given back only when the weights exceed the machine's memory. */
@@ -182,11 +183,11 @@ typedef struct di_token_bias {
  * token and image or placeholder tokens are never sampled. A token is a function of the logits,
  * these values, the seed and its position: not of threads, chunks or company. */
 typedef struct di_sampling {
-    uint64_t seed;            /* default 0 */
-    float temperature;        /* 0: the most likely token; default 1 */
-    int32_t top_k;            /* the k most likely; 0 (default): off */
-    float top_p;              /* the fewest tokens whose probabilities reach it; default 0.95; 1: off */
-    float min_p;              /* against the likeliest token; 0 (default): off */
+    uint64_t seed;     /* default 0 */
+    float temperature; /* 0: the most likely token; default 1 */
+    int32_t top_k;     /* the k most likely; 0 (default): off */
+    float top_p;       /* the fewest tokens whose probabilities reach it; default 0.95; 1: off */
+    float min_p;       /* against the likeliest token; 0 (default): off */
     float repetition_penalty; /* > 0; 1 (default): off. Tokens in prompt or answer */
     float presence_penalty, frequency_penalty; /* 0 (default): off. Tokens in the answer */
     const di_token_bias *biases;               /* n_biases of them, at most 16384; may be NULL */
@@ -211,11 +212,11 @@ void di_sequence_destroy(di_sequence *sequence);
 /* The tokens, sampled ones included; valid until the next call with this sequence. */
 const int32_t *di_sequence_ids(const di_sequence *sequence, size_t *n);
 
-/* Makes the sequence hold exactly these n >= 1 ids and computes all but the last. State for a common
- * beginning is kept where that is possible: always when nothing needs to be taken back, and up to
- * 2 x (draft block + 1) tokens otherwise; else the prompt is read from its start. *n_reused (may be
- * NULL): tokens that were not computed again. DI_ERR_LIMIT when it does not fit the context.
- * Cancelled or failed: the sequence is what was computed. */
+/* Makes the sequence hold exactly these n >= 1 ids and computes all but the last. State for a
+ * common beginning is kept where that is possible: always when nothing needs to be taken back, and
+ * up to 2 x (draft block + 1) tokens otherwise; else the prompt is read from its start. *n_reused
+ * (may be NULL): tokens that were not computed again. DI_ERR_LIMIT when it does not fit the
+ * context. Cancelled or failed: the sequence is what was computed. */
 di_status di_sequence_prompt(di_sequence *sequence, const int32_t *ids, size_t n, size_t *n_reused,
                              di_error *error);
 
@@ -225,7 +226,8 @@ typedef struct di_token {
 } di_token;
 
 /* Computes what is not computed yet, samples one token and appends it. Needs at least one token.
- * DI_ERR_LIMIT when the context is full. It does not stop at the end token: compare with eos_token. */
+ * DI_ERR_LIMIT when the context is full. It does not stop at the end token: compare with eos_token.
+ */
 di_status di_sequence_next(di_sequence *sequence, const di_sampling *sampling, di_token *out,
                            di_error *error);
 
@@ -245,7 +247,8 @@ typedef struct di_score_sink {
                          di_error *error);
 } di_score_sink;
 
-/* Reads n >= 1 ids from an empty sequence, as they are, and reports. The sequence then holds them. */
+/* Reads n >= 1 ids from an empty sequence, as they are, and reports. The sequence then holds them.
+ */
 di_status di_sequence_score(di_sequence *sequence, const int32_t *ids, size_t n,
                             const di_score_sink *sink, di_error *error);
 
@@ -267,8 +270,8 @@ typedef void (*di_part_fn)(void *user, di_part part, int index, const char *text
 typedef struct di_reader di_reader;
 
 typedef struct di_reader_options {
-    bool raw;          /* no parts: all text is answer, as it comes. Default false */
-    bool thinking;     /* as di_prompt_from_messages said. Default true */
+    bool raw;                 /* no parts: all text is answer, as it comes. Default false */
+    bool thinking;            /* as di_prompt_from_messages said. Default true */
     const char *const *stops; /* n_stops texts, each not empty, that end the answer before them */
     int n_stops;
     di_part_fn on_part; /* or NULL */

@@ -38,8 +38,7 @@ static inline size_t di_sequence_done(const di_sequence *sequence) {
 }
 
 /* n >= 1 ids of the vocabulary that fit the context. */
-di_status di_sequence_check(const di_engine *engine, const int32_t *ids, size_t n,
-                            di_error *error);
+di_status di_sequence_check(const di_engine *engine, const int32_t *ids, size_t n, di_error *error);
 /* Rows for ids [done, done + n) of a sequence, in engine->rows. */
 void di_sequence_rows(di_sequence *sequence, int32_t n);
 /* Empty, on the device too. */

@@ -44,8 +44,8 @@ static di_status create_backend(const di_engine_options *o, di_backend **out, di
     if (strcmp(o->numerics, "release") == 0) {
         numerics = DI_NUMERICS_RELEASE;
     } else if (strcmp(o->numerics, "float") != 0) {
-        return di_fail(error, DI_ERR_USAGE, "numerics '%.40s' is unknown; there are float and release",
-                       o->numerics);
+        return di_fail(error, DI_ERR_USAGE,
+                       "numerics '%.40s' is unknown; there are float and release", o->numerics);
     }
     if (strcmp(o->backend, "ref") == 0) return di_backend_create_ref(numerics, out, error);
     if (strcmp(o->backend, "cpu") != 0) {
@@ -83,7 +83,8 @@ static di_status context_options(const di_config *config, const di_engine_option
     out->penalties = o->penalties;
     if (o->context > config->max_position_embeddings) {
         return di_fail(error, DI_ERR_USAGE,
-                       "a context of %" PRId64 " tokens was asked for, the model takes at most %" PRId64,
+                       "a context of %" PRId64
+                       " tokens was asked for, the model takes at most %" PRId64,
                        o->context, config->max_position_embeddings);
     }
     if (o->context > 0) out->max_context = o->context;
@@ -186,9 +187,7 @@ const di_tokenizer *di_engine_tokenizer(const di_engine *engine) {
     return di_model_tokenizer(engine->model);
 }
 
-di_sampling di_engine_sampling(const di_engine *engine) {
-    return engine->sampling;
-}
+di_sampling di_engine_sampling(const di_engine *engine) { return engine->sampling; }
 
 di_status di_engine_report(const di_engine *engine, di_phase phase, int64_t done, int64_t total,
                            di_error *error) {

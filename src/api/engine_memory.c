@@ -39,8 +39,8 @@ static di_status measure_directory(const char *directory, directory_bytes *out, 
     return DI_OK;
 }
 
-/* The program itself and its tokenizer, while that is read: 14 MiB with one of 0.15 MiB, 45 MiB with
- * the release's 6.1 MiB (measured). */
+/* The program itself and its tokenizer, while that is read: 14 MiB with one of 0.15 MiB, 45 MiB
+ * with the release's 6.1 MiB (measured). */
 static uint64_t program_bytes(const directory_bytes *directory) {
     return (UINT64_C(13) << 20) + 6 * directory->tokenizer;
 }
@@ -60,7 +60,8 @@ static di_status add_spec(void *user, const di_tensor_spec *spec, di_error *erro
     (void)error;
     layer_bytes *sum = user;
     if (spec->kind == DI_KIND_HEAD) sum->head += spec_bytes(spec);
-    if (strncmp(spec->name, "layers.", 7) != 0 || strstr(spec->name, ".engram.embed.")) return DI_OK;
+    if (strncmp(spec->name, "layers.", 7) != 0 || strstr(spec->name, ".engram.embed."))
+        return DI_OK;
     long layer = strtol(spec->name + 7, NULL, 10);
     if (layer >= 0 && layer < DI_MAX_LAYERS) sum->layers[layer] += spec_bytes(spec);
     return DI_OK;
@@ -83,9 +84,7 @@ static uint64_t machine_bytes(void) {
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
 }
 
-static uint64_t mib(uint64_t bytes) {
-    return (bytes >> 20) + ((bytes & 0xFFFFF) != 0);
-}
+static uint64_t mib(uint64_t bytes) { return (bytes >> 20) + ((bytes & 0xFFFFF) != 0); }
 
 di_status di_engine_divide_memory(const char *path, const di_config *config,
                                   const di_backend *backend, const di_engine_options *options,
@@ -105,9 +104,9 @@ di_status di_engine_divide_memory(const char *path, const di_config *config,
     uint64_t need = program + state + weights;
     if (need > options->memory) {
         return di_fail(error, DI_ERR_MEMORY,
-                       "not enough memory: %" PRIu64 " MiB are needed (program and tokenizer %" PRIu64
-                       " MiB, weights %" PRIu64 " MiB at a time, a context of %" PRId64
-                       " tokens %" PRIu64 " MiB), %" PRIu64
+                       "not enough memory: %" PRIu64
+                       " MiB are needed (program and tokenizer %" PRIu64 " MiB, weights %" PRIu64
+                       " MiB at a time, a context of %" PRId64 " tokens %" PRIu64 " MiB), %" PRIu64
                        " MiB are allowed; allow more, or ask for a smaller context or chunk",
                        mib(need), mib(program), mib(weights), context->max_context, mib(state),
                        options->memory >> 20);

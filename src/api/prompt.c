@@ -38,7 +38,8 @@ di_status di_prompt_from_messages(const di_tokenizer *tokenizer, const char *mes
     di_status status;
     const di_json *conversation, *declared = NULL;
     di_chat_prompt prompt;
-    DI_TRY_DONE(di_json_parse(messages, strlen(messages), "messages", &arena, &conversation, error));
+    DI_TRY_DONE(
+        di_json_parse(messages, strlen(messages), "messages", &arena, &conversation, error));
     if (tools) DI_TRY_DONE(di_json_parse(tools, strlen(tools), "tools", &arena, &declared, error));
     DI_TRY_DONE(di_chat_encode(conversation, declared, &chat, &arena, &prompt, error));
     if (prompt.n_images > 0) {

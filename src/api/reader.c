@@ -45,12 +45,9 @@ static void take_answer(di_reader *reader, const char *text, size_t size) {
 
 static void on_event(void *user, const di_chat_event *event) {
     static const di_part parts[] = {
-        [DI_CHAT_REASONING] = DI_PART_THOUGHT,
-        [DI_CHAT_CONTENT] = DI_PART_ANSWER,
-        [DI_CHAT_CALL_BEGIN] = DI_PART_CALL_NAME,
-        [DI_CHAT_CALL_ARGUMENTS] = DI_PART_CALL_ARGUMENTS,
-        [DI_CHAT_CALL_END] = DI_PART_CALL_END,
-        [DI_CHAT_CALL_BROKEN] = DI_PART_CALL_BROKEN,
+        [DI_CHAT_REASONING] = DI_PART_THOUGHT,    [DI_CHAT_CONTENT] = DI_PART_ANSWER,
+        [DI_CHAT_CALL_BEGIN] = DI_PART_CALL_NAME, [DI_CHAT_CALL_ARGUMENTS] = DI_PART_CALL_ARGUMENTS,
+        [DI_CHAT_CALL_END] = DI_PART_CALL_END,    [DI_CHAT_CALL_BROKEN] = DI_PART_CALL_BROKEN,
     };
     di_reader *reader = user;
     if (reader->stops.stopped) return;
@@ -102,7 +99,8 @@ static di_status pass_on(di_reader *reader, di_error *error) {
         if (reader->raw) {
             take_answer(reader, reader->text.data, reader->text.size);
         } else {
-            status = di_chat_parser_push(reader->parser, reader->text.data, reader->text.size, error);
+            status =
+                di_chat_parser_push(reader->parser, reader->text.data, reader->text.size, error);
         }
     }
     di_buffer_clear(&reader->text);

@@ -97,7 +97,8 @@ di_status di_sampling_load(const char *directory, di_sampling *sampling, di_erro
     di_status status;
     DI_TRY_DONE(di_json_parse(text, size, path, &arena, &file, error));
     status = read_values(file, path, sampling, &why);
-    if (status != DI_OK) status = di_fail(error, DI_ERR_INVALID, "%.300s: %.600s", path, why.message);
+    if (status != DI_OK)
+        status = di_fail(error, DI_ERR_INVALID, "%.300s: %.600s", path, why.message);
 done:
     di_arena_free(&arena);
     free(text);
@@ -149,7 +150,8 @@ void di_sampling_mask(const di_tokenizer *tokenizer, int32_t vocab_size, uint32_
         if (tokenizer) {
             size_t size;
             const char *bytes = di_tokenizer_bytes(tokenizer, id, &size);
-            allowed = bytes && !(di_tokenizer_is_added(tokenizer, id) && is_placeholder(bytes, size));
+            allowed =
+                bytes && !(di_tokenizer_is_added(tokenizer, id) && is_placeholder(bytes, size));
         }
         if (allowed) words[id / 32] |= UINT32_C(1) << (id % 32);
     }

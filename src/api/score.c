@@ -41,7 +41,8 @@ static void widen(float *out, const uint8_t *in, int64_t n, uint32_t bytes) {
             out[i] = (float)value;
         } else {
             uint32_t bits = 0;
-            memcpy((uint8_t *)&bits + (4 - bytes), in, bytes); /* little-endian: bf16 is the top half */
+            memcpy((uint8_t *)&bits + (4 - bytes), in,
+                   bytes); /* little-endian: bf16 is the top half */
             memcpy(&out[i], &bits, 4);
         }
     }

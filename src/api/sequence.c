@@ -85,8 +85,8 @@ static di_status compute(di_sequence *sequence, size_t end, di_error *error) {
     for (;;) {
         size_t done = di_sequence_done(sequence), left = end - done;
         if (total > 0) {
-            DI_TRY(di_engine_report(engine, DI_PHASE_PROMPT, (int64_t)(done - begin), (int64_t)total,
-                                    error));
+            DI_TRY(di_engine_report(engine, DI_PHASE_PROMPT, (int64_t)(done - begin),
+                                    (int64_t)total, error));
         }
         if (left == 0) return DI_OK;
         int32_t chunk = engine->options.chunk;
@@ -211,10 +211,11 @@ di_status di_sequence_next(di_sequence *sequence, const di_sampling *sampling, d
     di_token token;
     DI_TRY(di_context_read_samples(engine->context, &token.id, &token.logprob, error));
     if (token.id < 0) {
-        return di_fail(error, DI_ERR_INVALID,
-                       "no token can be sampled at position %zu: the logits are not finite numbers; "
-                       "the weights may be damaged",
-                       n);
+        return di_fail(
+            error, DI_ERR_INVALID,
+            "no token can be sampled at position %zu: the logits are not finite numbers; "
+            "the weights may be damaged",
+            n);
     }
     DI_TRY(di_ids_append(&sequence->ids, &token.id, 1, error));
     *out = token;

@@ -34,6 +34,4 @@ di_status di_tokenizer_text(const di_tokenizer *tokenizer, const int32_t *ids, s
     return DI_OK;
 }
 
-void di_free(void *memory) {
-    free(memory);
-}
+void di_free(void *memory) { free(memory); }

@@ -3,6 +3,4 @@
 
 #include "di_version.h"
 
-const char *di_version(void) {
-    return DI_VERSION;
-}
+const char *di_version(void) { return DI_VERSION; }

@@ -38,7 +38,8 @@ di_status di_atomic_write(di_atomic_file *file, uint64_t offset, const void *byt
                           di_error *error) {
     const uint8_t *from = bytes;
     while (n > 0) {
-        ssize_t written = pwrite(file->fd, from, n < (1u << 30) ? (size_t)n : 1u << 30, (off_t)offset);
+        ssize_t written =
+            pwrite(file->fd, from, n < (1u << 30) ? (size_t)n : 1u << 30, (off_t)offset);
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) return di_fail_errno(error, errno, "cannot write %s", file->path);
         from += written;

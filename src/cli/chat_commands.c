@@ -61,8 +61,8 @@ static di_status do_effort(di_chat_session *session, const char *argument, di_ch
     trial.effort = argument;
     di_ids ids = {0};
     di_status status =
-        di_prompt_from_messages(session->tokenizer, "[{\"role\": \"user\", \"content\": \"\"}]", NULL,
-                                &trial, &ids, NULL, error);
+        di_prompt_from_messages(session->tokenizer, "[{\"role\": \"user\", \"content\": \"\"}]",
+                                NULL, &trial, &ids, NULL, error);
     di_ids_free(&ids);
     if (status != DI_OK) return status;
     snprintf(session->effort, sizeof session->effort, "%s", argument);
@@ -157,7 +157,8 @@ static di_status do_load(di_chat_session *session, const char *argument, di_chat
     di_buffer json = DI_BUFFER_EMPTY;
     di_status status = di_input_file(argument, &json, error);
     if (status == DI_OK) {
-        status = di_conversation_read(&session->conversation, json.data, json.size, argument, error);
+        status =
+            di_conversation_read(&session->conversation, json.data, json.size, argument, error);
     }
     di_buffer_free(&json);
     if (status == DI_OK) printf("%zu messages loaded.\n", session->conversation.n_messages);

@@ -1,10 +1,10 @@
 /* The command line: verbs, options and what they have in common.
  *
- * Two tables say everything: di_verbs (verbs.c) and di_options (option_table.c). Parsing, --help, the
- * man pages and shell completion all read them, so nothing is written twice. A verb is one function
- * in a file cmd_NAME.c; it uses the library through deepinfer.h, prints its results to stdout and
- * everything else to stderr, and returns a status. main.c turns a failure into one line on stderr
- * and an exit code: 0 done, 1 failed, 2 wrong usage (DI_ERR_USAGE), 130 stopped by Ctrl-C
+ * Two tables say everything: di_verbs (verbs.c) and di_options (option_table.c). Parsing, --help,
+ * the man pages and shell completion all read them, so nothing is written twice. A verb is one
+ * function in a file cmd_NAME.c; it uses the library through deepinfer.h, prints its results to
+ * stdout and everything else to stderr, and returns a status. main.c turns a failure into one line
+ * on stderr and an exit code: 0 done, 1 failed, 2 wrong usage (DI_ERR_USAGE), 130 stopped by Ctrl-C
  * (DI_ERR_CANCELLED).
  *
  * To add a verb: an id below, a row in verbs.c, its function, its bit in the rows of its options.
@@ -38,10 +38,10 @@ typedef struct di_args di_args;
 typedef struct di_verb {
     di_verb_id id;
     const char *name;
-    const char *arguments;      /* as in the usage line: "MODEL [PROMPT]" */
-    int min_args, max_args;     /* how many of them; max_args -1: any number */
-    const char *summary;        /* one line without a full stop */
-    const char *description;    /* paragraphs, separated by an empty line */
+    const char *arguments;       /* as in the usage line: "MODEL [PROMPT]" */
+    int min_args, max_args;      /* how many of them; max_args -1: any number */
+    const char *summary;         /* one line without a full stop */
+    const char *description;     /* paragraphs, separated by an empty line */
     const char *const *examples; /* pairs: command, what it does; ends with NULL. May be NULL */
     di_status (*run)(const di_args *args, di_error *error);
 } di_verb;

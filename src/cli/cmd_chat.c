@@ -35,7 +35,8 @@ static di_status generate(di_chat_session *session, const di_ids *prompt, bool t
                                 .show = true};
     generation.stops = di_args_list(args, DI_OPT_STOP, &generation.n_stops);
     DI_TRY(di_args_sampling(args, session->engine, &generation.sampling, error));
-    /* With a seed of the user's the whole conversation is reproducible, yet /again is not the same. */
+    /* With a seed of the user's the whole conversation is reproducible, yet /again is not the same.
+     */
     generation.sampling.seed += session->turn++;
     di_status status = di_generate(&generation, answer, error);
     di_progress_end(&session->progress);
@@ -104,8 +105,7 @@ static di_status talk(di_chat_session *session, di_error *error) {
 static void greet(const di_chat_session *session) {
     if (!di_terminal_is(stdin) || di_args_flag(session->args, DI_OPT_QUIET)) return;
     fprintf(stderr, "%s, context %lld tokens. /help lists the commands, Ctrl-D leaves.\n",
-            session->args->positional[0],
-            (long long)di_engine_get_info(session->engine).context);
+            session->args->positional[0], (long long)di_engine_get_info(session->engine).context);
 }
 
 di_status di_cmd_chat(const di_args *args, di_error *error) {

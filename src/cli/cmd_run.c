@@ -25,9 +25,8 @@ static di_status raw_prompt(run *r, const di_tokenizer *tokenizer, di_error *err
     if (r->input.size == 0) return di_fail(error, DI_ERR_USAGE, "the prompt is empty");
     int32_t bos = di_engine_get_info(r->engine).bos_token;
     di_ids text = {0};
-    di_status status =
-        di_tokenizer_encode(tokenizer, r->input.data, r->input.size,
-                            di_args_flag(r->args, DI_OPT_MATCH_ADDED), &text, error);
+    di_status status = di_tokenizer_encode(tokenizer, r->input.data, r->input.size,
+                                           di_args_flag(r->args, DI_OPT_MATCH_ADDED), &text, error);
     if (status == DI_OK && bos >= 0 && text.data[0] != bos) {
         status = di_ids_append(&r->prompt, &bos, 1, error);
     }
@@ -63,7 +62,8 @@ done:
 static di_status show_prompt(const run *r, const di_tokenizer *tokenizer, di_error *error) {
     char *text;
     size_t size;
-    DI_TRY(di_tokenizer_text(tokenizer, r->prompt.data, r->prompt.size, false, &text, &size, error));
+    DI_TRY(
+        di_tokenizer_text(tokenizer, r->prompt.data, r->prompt.size, false, &text, &size, error));
     fwrite(text, 1, size, stderr);
     fputc('\n', stderr);
     di_free(text);

@@ -33,9 +33,8 @@ static di_status text_ids(score *s, di_error *error) {
     DI_TRY(di_engine_need_tokenizer(s->engine, s->args->positional[0], &s->tokenizer, error));
     if (s->input.size == 0) return di_fail(error, DI_ERR_USAGE, "the text is empty");
     di_ids text = {0};
-    di_status status =
-        di_tokenizer_encode(s->tokenizer, s->input.data, s->input.size,
-                            di_args_flag(s->args, DI_OPT_MATCH_ADDED), &text, error);
+    di_status status = di_tokenizer_encode(s->tokenizer, s->input.data, s->input.size,
+                                           di_args_flag(s->args, DI_OPT_MATCH_ADDED), &text, error);
     int32_t bos = s->info.bos_token;
     if (status == DI_OK && bos >= 0 && text.data[0] != bos) {
         status = di_ids_append(&s->ids, &bos, 1, error);

@@ -40,12 +40,13 @@ static void verb_names(di_buffer *out) {
 /* ---- bash ---- */
 
 static void bash(di_buffer *out) {
-    di_buffer_puts(out, "# bash completion for deepinfer, made by 'deepinfer help --completion bash'\n"
-                        "_deepinfer() {\n"
-                        "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
-                        "    COMPREPLY=()\n"
-                        "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
-                        "        COMPREPLY=($(compgen -W \"");
+    di_buffer_puts(out,
+                   "# bash completion for deepinfer, made by 'deepinfer help --completion bash'\n"
+                   "_deepinfer() {\n"
+                   "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
+                   "    COMPREPLY=()\n"
+                   "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+                   "        COMPREPLY=($(compgen -W \"");
     verb_names(out);
     di_buffer_puts(out, " --help --version\" -- \"$word\"))\n        return\n    fi\n"
                         "    case $before in\n");
@@ -114,9 +115,10 @@ static void zsh_option(di_buffer *out, const di_option *option, const char *pref
 }
 
 static void zsh(di_buffer *out) {
-    di_buffer_puts(out, "#compdef deepinfer\n"
-                        "# zsh completion for deepinfer, made by 'deepinfer help --completion zsh'\n"
-                        "_deepinfer() {\n    local -a verbs\n    verbs=(\n");
+    di_buffer_puts(out,
+                   "#compdef deepinfer\n"
+                   "# zsh completion for deepinfer, made by 'deepinfer help --completion zsh'\n"
+                   "_deepinfer() {\n    local -a verbs\n    verbs=(\n");
     for (int i = 0; i < di_n_verbs; i++) {
         di_buffer_printf(out, "        '%s:", di_verbs[i].name);
         quoted(out, di_verbs[i].summary, ":", "\\");

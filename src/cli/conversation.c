@@ -73,8 +73,10 @@ di_status di_conversation_add_answer(di_conversation *conversation, const di_ans
     }
     for (int i = 0; i < answer->n_calls; i++) {
         di_buffer_puts(&json, i ? ", " : ", \"tool_calls\": [");
-        di_buffer_printf(&json, "{\"id\": \"call_%d\", \"type\": \"function\", \"function\": "
-                                "{\"name\": ", i);
+        di_buffer_printf(&json,
+                         "{\"id\": \"call_%d\", \"type\": \"function\", \"function\": "
+                         "{\"name\": ",
+                         i);
         write_text(&json, &answer->calls[i].name);
         di_buffer_puts(&json, ", \"arguments\": ");
         write_text(&json, &answer->calls[i].arguments);

@@ -13,7 +13,7 @@ typedef struct di_message {
 
 /* Start zeroed; free at the end. */
 typedef struct di_conversation {
-    char *system; /* text, or NULL */
+    char *system;         /* text, or NULL */
     di_message *messages; /* without the system message */
     size_t n_messages;
 } di_conversation;

@@ -26,9 +26,10 @@ di_status di_engine_need_tokenizer(const di_engine *engine, const char *director
                                    const di_tokenizer **out, di_error *error) {
     *out = di_engine_tokenizer(engine);
     if (*out) return DI_OK;
-    return di_fail(error, DI_ERR_INVALID,
-                   "%s has no tokenizer.json, so it can read no text; 'score --ids' takes token ids",
-                   directory);
+    return di_fail(
+        error, DI_ERR_INVALID,
+        "%s has no tokenizer.json, so it can read no text; 'score --ids' takes token ids",
+        directory);
 }
 
 /* "ID=X" */
@@ -37,8 +38,11 @@ static di_status read_bias(const char *text, di_token_bias *out, di_error *error
     errno = 0;
     bool digit = *text >= '0' && *text <= '9';
     long token = digit ? strtol(text, &end, 10) : -1;
-    static const di_option value_option = {.name = "logit-bias", .type = DI_TYPE_REAL,
-                                           .value = "X", .min = -1000, .max = 1000};
+    static const di_option value_option = {.name = "logit-bias",
+                                           .type = DI_TYPE_REAL,
+                                           .value = "X",
+                                           .min = -1000,
+                                           .max = 1000};
     if (token < 0 || token > INT32_MAX || errno != 0 || *end != '=') {
         return di_fail(error, DI_ERR_USAGE,
                        "--logit-bias: '%.60s' is not ID=X, a token id and a number", text);

@@ -1,4 +1,5 @@
-/* From options to an engine and to sampling values: the same for every verb that runs the network. */
+/* From options to an engine and to sampling values: the same for every verb that runs the network.
+ */
 #ifndef DI_CLI_ENGINE_ARGS_H
 #define DI_CLI_ENGINE_ARGS_H
 

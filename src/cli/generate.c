@@ -50,13 +50,9 @@ static void show_part(printer *p, di_part part, const char *text, size_t size) {
         put(p, text, size);
         put(p, " ", 1);
         break;
-    case DI_PART_CALL_ARGUMENTS:
-        put(p, text, size);
-        break;
+    case DI_PART_CALL_ARGUMENTS: put(p, text, size); break;
     case DI_PART_CALL_END:
-    case DI_PART_CALL_BROKEN:
-        put(p, "\n", 1);
-        break;
+    case DI_PART_CALL_BROKEN: put(p, "\n", 1); break;
     }
     fflush(stdout);
 }
@@ -169,8 +165,8 @@ static di_status decode(const di_generation *g, di_reader *reader, di_answer *an
 }
 
 static di_status read_prompt(const di_generation *g, di_answer *answer, di_error *error) {
-    di_status status = di_sequence_prompt(g->sequence, g->prompt->data, g->prompt->size,
-                                          &answer->n_reused, error);
+    di_status status =
+        di_sequence_prompt(g->sequence, g->prompt->data, g->prompt->size, &answer->n_reused, error);
     if (status != DI_ERR_CANCELLED) return status;
     answer->finish = "cancelled";
     return DI_OK;
@@ -222,9 +218,7 @@ void di_answer_free(di_answer *answer) {
 
 /* ---- Afterwards ---- */
 
-static double per_second(size_t n, double seconds) {
-    return seconds > 0 ? (double)n / seconds : 0;
-}
+static double per_second(size_t n, double seconds) { return seconds > 0 ? (double)n / seconds : 0; }
 
 /* The first token comes with the prompt. */
 static size_t decoded(const di_answer *answer) {

@@ -1,5 +1,5 @@
-/* One answer: from the ids of a prompt to text on the terminal, and everything there is to know about
- * it afterwards. What `run` and `chat` share.
+/* One answer: from the ids of a prompt to text on the terminal, and everything there is to know
+ * about it afterwards. What `run` and `chat` share.
  */
 #ifndef DI_CLI_GENERATE_H
 #define DI_CLI_GENERATE_H
@@ -33,8 +33,8 @@ typedef struct di_answer {
     const char *finish; /* "stop", "length", "tool_calls" or "cancelled" */
     uint64_t seed;
     size_t n_prompt, n_reused;
-    size_t n_steps;             /* tokens sampled, the end token included */
-    double prompt_s, answer_s;  /* until the first token; from it to the last */
+    size_t n_steps;            /* tokens sampled, the end token included */
+    double prompt_s, answer_s; /* until the first token; from it to the last */
 } di_answer;
 
 /* Generates into *answer (zeroed by this; free it in any case). Ctrl-C is no failure: the answer is

@@ -13,9 +13,7 @@ static const char *const group_titles[DI_N_GROUPS] = {
     [DI_GROUP_OUTPUT] = "Output",
 };
 
-const char *di_help_group_title(di_option_group group) {
-    return group_titles[group];
-}
+const char *di_help_group_title(di_option_group group) { return group_titles[group]; }
 
 static void spaces(di_buffer *out, int n) {
     while (n-- > 0) di_buffer_putc(out, ' ');
@@ -131,7 +129,9 @@ void di_help_overview(di_buffer *out) {
     for (int i = 0; i < di_n_verbs; i++) {
         di_buffer_printf(out, "  %-10s %s\n", di_verbs[i].name, di_verbs[i].summary);
     }
-    di_buffer_puts(out, "\nMODEL is a directory as the release ships it: config.json, "
-                        "tokenizer.json,\n*.safetensors. 'deepinfer help VERB' explains a verb and its options,\n"
-                        "'deepinfer --version' tells the version.\n");
+    di_buffer_puts(
+        out,
+        "\nMODEL is a directory as the release ships it: config.json, "
+        "tokenizer.json,\n*.safetensors. 'deepinfer help VERB' explains a verb and its options,\n"
+        "'deepinfer --version' tells the version.\n");
 }

@@ -36,7 +36,8 @@ di_status di_input_file(const char *path, di_buffer *out, di_error *error) {
 
 di_status di_input_text(const char *argument, const char *what, di_buffer *out, di_error *error) {
     if (!argument && di_terminal_is(stdin)) {
-        return di_fail(error, DI_ERR_USAGE, "%s is missing: give it as an argument or on stdin", what);
+        return di_fail(error, DI_ERR_USAGE, "%s is missing: give it as an argument or on stdin",
+                       what);
     }
     if (!argument || strcmp(argument, "-") == 0) return read_stream(stdin, "stdin", out, error);
     di_buffer_puts(out, argument);

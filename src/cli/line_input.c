@@ -76,7 +76,8 @@ void di_line_input_destroy(di_line_input *input) {
     free(input);
 }
 
-/* One line with its newline, owned by the input; NULL and *length -1 at the end or when interrupted. */
+/* One line with its newline, owned by the input; NULL and *length -1 at the end or when
+ * interrupted. */
 static const char *read_line(di_line_input *input, ssize_t *length) {
     errno = 0;
 #ifdef DI_HAVE_EDIT

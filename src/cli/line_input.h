@@ -20,8 +20,8 @@ typedef enum di_line_result {
 di_line_input *di_line_input_create(const char *prompt);
 void di_line_input_destroy(di_line_input *input);
 
-/* One message, without its last newline. It has several lines when one ends in a backslash, or, on a
- * terminal, when more arrived at once (a paste). Clears the interrupt flag. */
+/* One message, without its last newline. It has several lines when one ends in a backslash, or, on
+ * a terminal, when more arrived at once (a paste). Clears the interrupt flag. */
 di_line_result di_line_input_read(di_line_input *input, di_buffer *out);
 
 #endif

@@ -10,14 +10,10 @@ enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 static int exit_code(di_status status) {
     switch (status) {
-    case DI_OK:
-        return 0;
-    case DI_ERR_USAGE:
-        return EXIT_USAGE;
-    case DI_ERR_CANCELLED:
-        return EXIT_INTERRUPTED;
-    default:
-        return EXIT_FAILED;
+    case DI_OK: return 0;
+    case DI_ERR_USAGE: return EXIT_USAGE;
+    case DI_ERR_CANCELLED: return EXIT_INTERRUPTED;
+    default: return EXIT_FAILED;
     }
 }
 

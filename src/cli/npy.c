@@ -13,8 +13,8 @@ di_status di_npy_create(di_npy *npy, const char *path, const int64_t *shape, int
     int n = PREFIX + snprintf(header + PREFIX, MAX_HEADER - PREFIX,
                               "{'descr': '<f4', 'fortran_order': False, 'shape': (");
     for (int i = 0; i < n_dims; i++) {
-        n += snprintf(header + n, (size_t)(MAX_HEADER - n), "%s%" PRId64 "%s", i ? " " : "", shape[i],
-                      i + 1 < n_dims || n_dims == 1 ? "," : "");
+        n += snprintf(header + n, (size_t)(MAX_HEADER - n), "%s%" PRId64 "%s", i ? " " : "",
+                      shape[i], i + 1 < n_dims || n_dims == 1 ? "," : "");
     }
     n += snprintf(header + n, (size_t)(MAX_HEADER - n), "), }");
     int total = (n + 1 + ALIGN - 1) / ALIGN * ALIGN;
@@ -40,6 +40,4 @@ di_status di_npy_commit(di_npy *npy, di_error *error) {
     return di_atomic_commit(&npy->file, error);
 }
 
-void di_npy_abandon(di_npy *npy) {
-    di_atomic_abandon(&npy->file);
-}
+void di_npy_abandon(di_npy *npy) { di_atomic_abandon(&npy->file); }

@@ -45,7 +45,8 @@ void di_option_describe(const di_option *option, di_buffer *out) {
     switch (option->type) {
     case DI_TYPE_INT:
     case DI_TYPE_REAL:
-        di_buffer_puts(out, option->type == DI_TYPE_INT ? "a whole number from " : "a number from ");
+        di_buffer_puts(out,
+                       option->type == DI_TYPE_INT ? "a whole number from " : "a number from ");
         append_number(out, option->min);
         di_buffer_puts(out, " to ");
         append_number(out, option->max);
@@ -65,20 +66,12 @@ void di_option_describe(const di_option *option, di_buffer *out) {
         di_buffer_puts(out, "one of ");
         append_choices(out, option->choices);
         break;
-    case DI_TYPE_SWITCH:
-        di_buffer_puts(out, "yes or no");
-        break;
-    case DI_TYPE_FILE:
-        di_buffer_puts(out, "a file name");
-        break;
-    case DI_TYPE_DIR:
-        di_buffer_puts(out, "a directory");
-        break;
+    case DI_TYPE_SWITCH: di_buffer_puts(out, "yes or no"); break;
+    case DI_TYPE_FILE: di_buffer_puts(out, "a file name"); break;
+    case DI_TYPE_DIR: di_buffer_puts(out, "a directory"); break;
     case DI_TYPE_TEXT:
     case DI_TYPE_LIST:
-    case DI_TYPE_FLAG:
-        di_buffer_puts(out, option->value ? option->value : "no value");
-        break;
+    case DI_TYPE_FLAG: di_buffer_puts(out, option->value ? option->value : "no value"); break;
     }
 }
 
@@ -154,8 +147,7 @@ static bool read_value(const di_option *option, const char *text, di_value *out)
     case DI_TYPE_INT:
         return read_integer(text, &out->integer) && (double)out->integer >= option->min &&
                (double)out->integer <= option->max;
-    case DI_TYPE_SEED:
-        return read_seed(text, &out->unsigned_64);
+    case DI_TYPE_SEED: return read_seed(text, &out->unsigned_64);
     case DI_TYPE_REAL:
         return read_real(text, &out->real, &end) && *end == '\0' && out->real >= option->min &&
                out->real <= option->max;
@@ -163,22 +155,15 @@ static bool read_value(const di_option *option, const char *text, di_value *out)
         if (!read_size(text, &size) || size < option->min || size > option->max) return false;
         out->unsigned_64 = (uint64_t)size;
         return true;
-    case DI_TYPE_CHOICE:
-        out->text = text;
-        return in_choices(option->choices, text);
+    case DI_TYPE_CHOICE: out->text = text; return in_choices(option->choices, text);
     case DI_TYPE_SWITCH:
         out->flag = strcmp(text, "yes") == 0;
         return out->flag || strcmp(text, "no") == 0;
-    case DI_TYPE_TEXT:
-        out->text = text;
-        return true;
+    case DI_TYPE_TEXT: out->text = text; return true;
     case DI_TYPE_FILE:
-    case DI_TYPE_DIR:
-        out->text = text;
-        return *text != '\0';
+    case DI_TYPE_DIR: out->text = text; return *text != '\0';
     case DI_TYPE_FLAG:
-    case DI_TYPE_LIST:
-        break;
+    case DI_TYPE_LIST: break;
     }
     return false;
 }
@@ -251,10 +236,12 @@ static di_status unknown_option(const di_verb *verb, const char *given, const ch
     }
     const char *near = nearest(verb, name);
     if (near) {
-        return di_fail(error, DI_ERR_USAGE, "unknown option %.60s; did you mean --%s?", given, near);
+        return di_fail(error, DI_ERR_USAGE, "unknown option %.60s; did you mean --%s?", given,
+                       near);
     }
-    return di_fail(error, DI_ERR_USAGE, "unknown option %.60s; 'deepinfer help %s' lists the options",
-                   given, verb->name);
+    return di_fail(error, DI_ERR_USAGE,
+                   "unknown option %.60s; 'deepinfer help %s' lists the options", given,
+                   verb->name);
 }
 
 /* ---- The command line ---- */
@@ -402,13 +389,9 @@ static const di_value *value_of(const di_args *args, di_option_id id) {
     return &args->values[id];
 }
 
-bool di_args_given(const di_args *args, di_option_id id) {
-    return args->values[id].given;
-}
+bool di_args_given(const di_args *args, di_option_id id) { return args->values[id].given; }
 
-bool di_args_flag(const di_args *args, di_option_id id) {
-    return value_of(args, id)->flag;
-}
+bool di_args_flag(const di_args *args, di_option_id id) { return value_of(args, id)->flag; }
 
 int64_t di_args_int(const di_args *args, di_option_id id) {
     assert(di_options[id].type == DI_TYPE_INT);
@@ -425,9 +408,7 @@ double di_args_real(const di_args *args, di_option_id id) {
     return value_of(args, id)->real;
 }
 
-const char *di_args_text(const di_args *args, di_option_id id) {
-    return value_of(args, id)->text;
-}
+const char *di_args_text(const di_args *args, di_option_id id) { return value_of(args, id)->text; }
 
 const char *const *di_args_list(const di_args *args, di_option_id id, int *n) {
     const di_value *value = value_of(args, id);

@@ -15,6 +15,7 @@
 
 #define FROM_MODEL(text) "the model's generation_config.json, else " text
 
+/* clang-format off */
 const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_BACKEND] = {.name = "backend", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
         .value = "NAME", .choices = "cpu|ref", .default_value = "cpu", .verbs = NETWORK,
@@ -176,3 +177,4 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_HELP] = {.name = "help", .letter = 'h', .type = DI_TYPE_FLAG,
         .group = DI_GROUP_OUTPUT, .verbs = ALL, .help = "Print this help."},
 };
+/* clang-format on */

@@ -6,9 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-bool di_terminal_is(FILE *stream) {
-    return isatty(fileno(stream)) == 1;
-}
+bool di_terminal_is(FILE *stream) { return isatty(fileno(stream)) == 1; }
 
 bool di_terminal_has_style(FILE *stream) {
     const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");
@@ -31,13 +29,9 @@ void di_interrupt_catch(void) {
     sigaction(SIGTERM, &action, NULL);
 }
 
-bool di_interrupt_seen(void) {
-    return interrupts > 0;
-}
+bool di_interrupt_seen(void) { return interrupts > 0; }
 
-void di_interrupt_clear(void) {
-    interrupts = 0;
-}
+void di_interrupt_clear(void) { interrupts = 0; }
 
 double di_seconds(void) {
     struct timespec now;

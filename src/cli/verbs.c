@@ -3,49 +3,56 @@
 
 #include "cli/cli.h"
 
-static const char *const run_examples[] = {
-    "deepinfer run models/demo \"Tell me a story about a fox.\"", "an answer, streamed",
-    "deepinfer run MODEL --no-thinking --temperature 0 - < question.txt",
-    "the most likely answer to a file, without thinking",
-    "deepinfer run MODEL --json \"Hi\" | jq .usage", "for programs",
-    NULL};
+static const char *const run_examples[] =
+    {"deepinfer run models/demo \"Tell me a story about a fox.\"",
+     "an answer, streamed",
+     "deepinfer run MODEL --no-thinking --temperature 0 - < question.txt",
+     "the most likely answer to a file, without thinking",
+     "deepinfer run MODEL --json \"Hi\" | jq .usage",
+     "for programs",
+     NULL};
 
-static const char *const chat_examples[] = {
-    "deepinfer chat models/demo --no-thinking", "talk with the demo model",
-    "deepinfer chat MODEL --system \"Answer in one sentence.\"", "with a system message",
-    NULL};
+static const char *const chat_examples[] =
+    {"deepinfer chat models/demo --no-thinking", "talk with the demo model",
+     "deepinfer chat MODEL --system \"Answer in one sentence.\"", "with a system message", NULL};
 
-static const char *const score_examples[] = {
-    "deepinfer score MODEL \"The quick brown fox\"", "a line of JSON for every token",
-    "deepinfer score MODEL --ids ids.txt --logits logits.npy --numerics float",
-    "given ids, and all logits for NumPy",
-    NULL};
+static const char *const score_examples[] =
+    {"deepinfer score MODEL \"The quick brown fox\"", "a line of JSON for every token",
+     "deepinfer score MODEL --ids ids.txt --logits logits.npy --numerics float",
+     "given ids, and all logits for NumPy", NULL};
 
-static const char *const tokenize_examples[] = {
-    "deepinfer tokenize MODEL \"Hello\"", "ids, separated by spaces",
-    "deepinfer tokenize MODEL --decode \"19923 11\"", "and back",
-    NULL};
+static const char *const tokenize_examples[] = {"deepinfer tokenize MODEL \"Hello\"",
+                                                "ids, separated by spaces",
+                                                "deepinfer tokenize MODEL --decode \"19923 11\"",
+                                                "and back", NULL};
 
-static const char *const inspect_examples[] = {
-    "deepinfer inspect models/demo", "a checkpoint, checked and counted",
-    "deepinfer inspect released --context 1048576 --batch 8", "what eight full contexts would take",
-    "deepinfer inspect MODEL --json | jq .kinds.experts.bytes", "for programs",
-    NULL};
+static const char *const inspect_examples[] =
+    {"deepinfer inspect models/demo",
+     "a checkpoint, checked and counted",
+     "deepinfer inspect released --context 1048576 --batch 8",
+     "what eight full contexts would take",
+     "deepinfer inspect MODEL --json | jq .kinds.experts.bytes",
+     "for programs",
+     NULL};
 
-static const char *const synth_examples[] = {
-    "deepinfer synth --config tiny DIR", "a few MB with every mechanism",
-    "deepinfer synth --config released --layers 4 --experts 16 --engram-rows 100000 DIR",
-    "a slice of full width",
-    "deepinfer synth --config released --layers 2,3,20,21,24 --draft-layers 0 DIR",
-    "chosen layers: both ratios, candidates",
-    "deepinfer synth --config released --sparse DIR", "the full geometry on an almost full disk",
-    NULL};
+static const char *const synth_examples[] =
+    {"deepinfer synth --config tiny DIR",
+     "a few MB with every mechanism",
+     "deepinfer synth --config released --layers 4 --experts 16 --engram-rows 100000 DIR",
+     "a slice of full width",
+     "deepinfer synth --config released --layers 2,3,20,21,24 --draft-layers 0 DIR",
+     "chosen layers: both ratios, candidates",
+     "deepinfer synth --config released --sparse DIR",
+     "the full geometry on an almost full disk",
+     NULL};
 
-static const char *const help_examples[] = {
-    "deepinfer help run", "the options of a verb",
-    "deepinfer help --man run | man -l -", "its manual page",
-    "source <(deepinfer help --completion bash)", "completion in this shell",
-    NULL};
+static const char *const help_examples[] = {"deepinfer help run",
+                                            "the options of a verb",
+                                            "deepinfer help --man run | man -l -",
+                                            "its manual page",
+                                            "source <(deepinfer help --completion bash)",
+                                            "completion in this shell",
+                                            NULL};
 
 const di_verb di_verbs[] = {
     {DI_VERB_RUN, "run", "MODEL [PROMPT]", 1, 2, "one prompt, its answer streamed to the terminal",
