@@ -1,7 +1,7 @@
-/* Headers of safetensors files. An input whose first byte is even is a whole file without that byte;
- * otherwise two bytes give the number of tensor bytes and the rest is the header's JSON, so that the
- * fuzzer need not guess lengths. What is accepted must be readable to its last byte, inside the file
- * and free of overlap.
+/* Headers of safetensors files. An input whose first byte is even is a whole file without that
+ * byte; otherwise two bytes give the number of tensor bytes and the rest is the header's JSON, so
+ * that the fuzzer need not guess lengths. What is accepted must be readable to its last byte,
+ * inside the file and free of overlap.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -59,8 +59,8 @@ static di_status plan_state(subject *s, di_error *error) {
     di_cpu_options cpu = {.n_threads = 0, .spin = 0, .cpu_mask = ~0u};
     di_status status = di_backend_create_cpu(numerics, &cpu, &backend, error);
     if (status != DI_OK) DI_TRY(di_backend_create_ref(numerics, &backend, error));
-    status = di_inspect_state(&s->config, backend, s->context, s->batch, CHUNK_ROWS, &s->state,
-                              error);
+    status =
+        di_inspect_state(&s->config, backend, s->context, s->batch, CHUNK_ROWS, &s->state, error);
     backend->destroy(backend);
     return status;
 }
@@ -125,19 +125,21 @@ static void print_head(const subject *s, di_buffer *out) {
     const di_config *c = &s->config;
     const di_inspect *f = &s->found;
     char a[32], b[32], d[32];
-    di_buffer_printf(out, "%s: %d layers and %d draft layers, width %d, %d experts of which %d work, "
-                          "vocabulary %s\n",
+    di_buffer_printf(out,
+                     "%s: %d layers and %d draft layers, width %d, %d experts of which %d work, "
+                     "vocabulary %s\n",
                      s->name, (int)c->num_hidden_layers, (int)c->num_nextn_predict_layers,
                      (int)c->hidden_size, (int)c->n_routed_experts, (int)c->num_experts_per_tok,
                      grouped((uint64_t)c->vocab_size, a));
     di_buffer_printf(out, "%s tensors, %s bytes", grouped(f->tensors, a), grouped(f->bytes, b));
     if (f->has_files) {
-        di_buffer_printf(out, " in %d file%s of %s\n", (int)f->n_shards, f->n_shards == 1 ? "" : "s",
-                         sized(f->file_bytes, d));
+        di_buffer_printf(out, " in %d file%s of %s\n", (int)f->n_shards,
+                         f->n_shards == 1 ? "" : "s", sized(f->file_bytes, d));
     } else {
         di_buffer_puts(out, " (from the config; no weights here)\n");
     }
-    if (f->missing) di_buffer_printf(out, "%s vision tensors are not there\n", grouped(f->missing, a));
+    if (f->missing)
+        di_buffer_printf(out, "%s vision tensors are not there\n", grouped(f->missing, a));
     if (f->unknown) {
         di_buffer_printf(out, "%s more tensors of %s that the model does not use\n",
                          grouped(f->unknown, a), sized(f->unknown_bytes, b));
@@ -162,7 +164,8 @@ static void print_kinds(const subject *s, di_buffer *out) {
 static void print_source(int32_t source, int32_t first, int32_t end, di_buffer *out) {
     char text[32] = "-";
     if (source >= 0) {
-        snprintf(text, sizeof text, source >= first && source < end ? "%d (own)" : "%d", (int)source);
+        snprintf(text, sizeof text, source >= first && source < end ? "%d (own)" : "%d",
+                 (int)source);
     }
     di_buffer_printf(out, " %-10s", text);
 }
@@ -202,8 +205,12 @@ static void print_need(const subject *s, di_buffer *out) {
     const struct {
         const char *what;
         uint64_t bytes;
-    } rows[] = {{"pages", b->pages},   {"windows", b->windows},         {"compressor rings", b->rings},
-                {"counts", b->counts}, {"logits", b->logits},           {"activations", b->activations},
+    } rows[] = {{"pages", b->pages},
+                {"windows", b->windows},
+                {"compressor rings", b->rings},
+                {"counts", b->counts},
+                {"logits", b->logits},
+                {"activations", b->activations},
                 {"workspace", b->workspace}};
     char a[32], d[32];
     int64_t page = di_config_page_bytes(&s->config);
@@ -229,8 +236,8 @@ static void json_kinds(const subject *s, di_buffer *out) {
         di_buffer_printf(out,
                          "%s\"%s\": {\"tensors\": %" PRIu64 ", \"bytes\": %" PRIu64
                          ", \"values\": %" PRIu64 "}",
-                         i ? ", " : "", di_tensor_kind_name((di_tensor_kind)i), k->tensors, k->bytes,
-                         k->values);
+                         i ? ", " : "", di_tensor_kind_name((di_tensor_kind)i), k->tensors,
+                         k->bytes, k->values);
     }
     di_buffer_puts(out, "}");
 }
@@ -239,14 +246,15 @@ static void json_layers(const subject *s, di_buffer *out) {
     di_buffer_puts(out, ", \"layers\": [");
     for (int32_t i = 0; i < s->config.num_hidden_layers; i++) {
         const struct di_layer_role *r = &s->config.roles[i];
-        di_buffer_printf(out,
-                         "%s{\"layer\": %d, \"ratio\": %d, \"kv_source\": %d, \"index_source\": %d, "
-                         "\"candidate_source\": %s, \"uses_candidates\": %s, \"engram\": %s, "
-                         "\"dspark_target\": %s, \"bytes\": %" PRIu64 "}",
-                         i ? ", " : "", (int)i, (int)r->ratio, (int)r->kv_source,
-                         (int)r->index_source, r->is_candidate_source ? "true" : "false",
-                         r->uses_candidates ? "true" : "false", r->engram >= 0 ? "true" : "false",
-                         r->dspark_target >= 0 ? "true" : "false", s->found.layer_bytes[i]);
+        di_buffer_printf(
+            out,
+            "%s{\"layer\": %d, \"ratio\": %d, \"kv_source\": %d, \"index_source\": %d, "
+            "\"candidate_source\": %s, \"uses_candidates\": %s, \"engram\": %s, "
+            "\"dspark_target\": %s, \"bytes\": %" PRIu64 "}",
+            i ? ", " : "", (int)i, (int)r->ratio, (int)r->kv_source, (int)r->index_source,
+            r->is_candidate_source ? "true" : "false", r->uses_candidates ? "true" : "false",
+            r->engram >= 0 ? "true" : "false", r->dspark_target >= 0 ? "true" : "false",
+            s->found.layer_bytes[i]);
     }
     di_buffer_puts(out, "]");
 }
@@ -255,13 +263,14 @@ static void json_need(const subject *s, di_buffer *out) {
     const di_context_bytes *b = &s->state;
     int64_t page = di_config_page_bytes(&s->config);
     di_buffer_printf(out,
-                     ", \"token_bytes\": %.10g, \"page_bytes\": %" PRId64
-                     ", \"context\": %" PRId64 ", \"batch\": %d, \"state\": {\"pages\": %" PRIu64
-                     ", \"windows\": %" PRIu64 ", \"rings\": %" PRIu64 ", \"counts\": %" PRIu64
-                     ", \"logits\": %" PRIu64 ", \"activations\": %" PRIu64
-                     ", \"workspace\": %" PRIu64 ", \"total\": %" PRIu64 "}",
-                     (double)page / DI_PAGE_TOKENS, page, s->context, (int)s->batch, b->pages, b->windows,
-                     b->rings, b->counts, b->logits, b->activations, b->workspace, b->total);
+                     ", \"token_bytes\": %.10g, \"page_bytes\": %" PRId64 ", \"context\": %" PRId64
+                     ", \"batch\": %d, \"state\": {\"pages\": %" PRIu64 ", \"windows\": %" PRIu64
+                     ", \"rings\": %" PRIu64 ", \"counts\": %" PRIu64 ", \"logits\": %" PRIu64
+                     ", \"activations\": %" PRIu64 ", \"workspace\": %" PRIu64
+                     ", \"total\": %" PRIu64 "}",
+                     (double)page / DI_PAGE_TOKENS, page, s->context, (int)s->batch, b->pages,
+                     b->windows, b->rings, b->counts, b->logits, b->activations, b->workspace,
+                     b->total);
     di_buffer_printf(out, ", \"resident_bytes\": %" PRIu64 ", \"released_bytes\": %" PRIu64,
                      s->found.resident_bytes, s->found.released_bytes);
 }

@@ -79,7 +79,8 @@ static di_status make_config(const di_args *args, di_buffer *out, di_error *erro
         o.draft_layers = (int32_t)di_args_int(args, DI_OPT_DRAFT_LAYERS);
     }
     if (di_args_given(args, DI_OPT_EXPERTS)) o.experts = (int32_t)di_args_int(args, DI_OPT_EXPERTS);
-    if (di_args_given(args, DI_OPT_ENGRAM_ROWS)) o.engram_rows = di_args_int(args, DI_OPT_ENGRAM_ROWS);
+    if (di_args_given(args, DI_OPT_ENGRAM_ROWS))
+        o.engram_rows = di_args_int(args, DI_OPT_ENGRAM_ROWS);
     o.no_vision = !di_args_flag(args, DI_OPT_VISION);
     o.tokenizer = di_args_text(args, DI_OPT_TOKENIZER);
     o.set = di_args_list(args, DI_OPT_SET, &o.n_set);

@@ -91,8 +91,8 @@ static di_status add_indexed(di_checkpoint *c, const di_json *entry, di_error *e
                        "%s/" INDEX_NAME ": the name of a tensor has a control character",
                        c->directory);
     }
-    if (entry->type != DI_JSON_STRING || entry->length == 0 || !di_name_is_plain(name, entry->length) ||
-        strchr(name, '/') || strcmp(name, "..") == 0) {
+    if (entry->type != DI_JSON_STRING || entry->length == 0 ||
+        !di_name_is_plain(name, entry->length) || strchr(name, '/') || strcmp(name, "..") == 0) {
         return di_fail(error, DI_ERR_INVALID,
                        "%s/" INDEX_NAME ": tensor %.200s: its value is not the name of a file in "
                        "the directory",
@@ -114,8 +114,8 @@ static di_status read_index(di_checkpoint *c, const di_json *document, const di_
                             di_error *error) {
     *map = di_json_get(document, "weight_map");
     if (!*map || (*map)->type != DI_JSON_OBJECT) {
-        return di_fail(error, DI_ERR_INVALID, "%s/" INDEX_NAME ": weight_map is missing or no object",
-                       c->directory);
+        return di_fail(error, DI_ERR_INVALID,
+                       "%s/" INDEX_NAME ": weight_map is missing or no object", c->directory);
     }
     for (const di_json *entry = (*map)->first; entry; entry = entry->next) {
         DI_TRY(add_indexed(c, entry, error));
@@ -299,17 +299,11 @@ const di_tensor *di_checkpoint_find(const di_checkpoint *c, const char *name) {
     return i < 0 ? NULL : &c->tensors[i];
 }
 
-int64_t di_checkpoint_count(const di_checkpoint *c) {
-    return c->n_tensors;
-}
+int64_t di_checkpoint_count(const di_checkpoint *c) { return c->n_tensors; }
 
-const di_tensor *di_checkpoint_at(const di_checkpoint *c, int64_t i) {
-    return &c->tensors[i];
-}
+const di_tensor *di_checkpoint_at(const di_checkpoint *c, int64_t i) { return &c->tensors[i]; }
 
-int32_t di_checkpoint_n_shards(const di_checkpoint *c) {
-    return c->n_shards;
-}
+int32_t di_checkpoint_n_shards(const di_checkpoint *c) { return c->n_shards; }
 
 const char *di_checkpoint_shard_path(const di_checkpoint *c, int32_t i) {
     return c->shards[i].path;

@@ -17,7 +17,8 @@
 
 /* ---- The contract: every tensor that a config implies ---- */
 
-typedef enum di_tensor_kind { /* for accounts of bytes */
+/* For accounts of bytes. */
+typedef enum di_tensor_kind {
     DI_KIND_EMBED,
     DI_KIND_HEAD,
     DI_KIND_ATTENTION, /* norms and mHC included */
@@ -68,9 +69,9 @@ typedef struct di_tensor {
 
 typedef struct di_safetensors di_safetensors;
 
-/* One file on its own (also for test vectors). Every rule of the header is checked: known dtypes, at
- * most 4 dimensions, sizes that fit shape and dtype, no overlap, no gap, nothing missing or left over
- * at the end of the file. `shard` of its tensors is 0. Tensors are in the header's order. */
+/* One file on its own (also for test vectors). Every rule of the header is checked: known dtypes,
+ * at most 4 dimensions, sizes that fit shape and dtype, no overlap, no gap, nothing missing or left
+ * over at the end of the file. `shard` of its tensors is 0. Tensors are in the header's order. */
 di_status di_safetensors_open(const char *path, di_safetensors **out, di_error *error);
 void di_safetensors_close(di_safetensors *file);
 int64_t di_safetensors_count(const di_safetensors *file);
@@ -83,9 +84,9 @@ typedef struct di_checkpoint di_checkpoint;
 
 /* Opens `directory`; its config.json is parsed already, and `config` must outlive the checkpoint.
  * With model.safetensors.index.json the shards are those that it names; without, there is one file,
- * model.safetensors. Missing tensor or scale, wrong shape or dtype, a tensor in two shards, an index
- * that names an absent file or another place: each its own message. Tensors that the contract does
- * not know are ignored. */
+ * model.safetensors. Missing tensor or scale, wrong shape or dtype, a tensor in two shards, an
+ * index that names an absent file or another place: each its own message. Tensors that the contract
+ * does not know are ignored. */
 di_status di_checkpoint_open(const char *directory, const di_config *config, di_checkpoint **out,
                              di_error *error);
 void di_checkpoint_close(di_checkpoint *checkpoint);

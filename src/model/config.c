@@ -32,10 +32,10 @@ typedef struct reader {
 typedef enum field_type { FIELD_I32, FIELD_I64, FIELD_F64, FIELD_BOOL } field_type;
 
 typedef enum field_when { /* else the field is not looked at and stays 0 */
-    WHEN_ALWAYS,
-    WHEN_CANDIDATES,
-    WHEN_ENGRAM,
-    WHEN_DSPARK
+                          WHEN_ALWAYS,
+                          WHEN_CANDIDATES,
+                          WHEN_ENGRAM,
+                          WHEN_DSPARK
 } field_when;
 
 typedef struct field {
@@ -46,10 +46,14 @@ typedef struct field {
     double min, max; /* inclusive */
 } field;
 
-#define I32(name, when, min, max) {#name, FIELD_I32, when, offsetof(di_config, name), min, max}
-#define I64(name, when, min, max) {#name, FIELD_I64, when, offsetof(di_config, name), min, max}
-#define F64(name, when, min, max) {#name, FIELD_F64, when, offsetof(di_config, name), min, max}
-#define BOOL(name, when) {#name, FIELD_BOOL, when, offsetof(di_config, name), 0, 1}
+#define I32(name, when, min, max)                                                                  \
+    { #name, FIELD_I32, when, offsetof(di_config, name), min, max }
+#define I64(name, when, min, max)                                                                  \
+    { #name, FIELD_I64, when, offsetof(di_config, name), min, max }
+#define F64(name, when, min, max)                                                                  \
+    { #name, FIELD_F64, when, offsetof(di_config, name), min, max }
+#define BOOL(name, when)                                                                           \
+    { #name, FIELD_BOOL, when, offsetof(di_config, name), 0, 1 }
 
 static const field counts[] = {
     /* read before the rest, because the rest depends on them */
@@ -334,12 +338,12 @@ static di_status read_rope_scaling(const reader *text) {
 }
 
 static di_status read_vision(const reader *top) {
-#define VISION(name, min, max) \
-    {#name, FIELD_I32, WHEN_ALWAYS, offsetof(di_vision_config, name), min, max}
+#define VISION(name, min, max)                                                                     \
+    { #name, FIELD_I32, WHEN_ALWAYS, offsetof(di_vision_config, name), min, max }
     static const field table[] = {
-        VISION(num_hidden_layers, 1, 1024),    VISION(hidden_size, 1, 1 << 16),
-        VISION(num_attention_heads, 1, 4096),  VISION(intermediate_size, 1, 1 << 18),
-        VISION(patch_size, 1, 1024),           VISION(downsample_ratio, 1, 64),
+        VISION(num_hidden_layers, 1, 1024),   VISION(hidden_size, 1, 1 << 16),
+        VISION(num_attention_heads, 1, 4096), VISION(intermediate_size, 1, 1 << 18),
+        VISION(patch_size, 1, 1024),          VISION(downsample_ratio, 1, 64),
     };
 #undef VISION
     const di_json *value = di_json_get(top->object, "vision_config");
@@ -420,9 +424,7 @@ di_status di_config_load(const char *path, di_config *out, di_error *error) {
     return status;
 }
 
-int32_t di_config_rollback(const di_config *config) {
-    return 2 * (config->dspark_block_size + 1);
-}
+int32_t di_config_rollback(const di_config *config) { return 2 * (config->dspark_block_size + 1); }
 
 int32_t di_config_ring_slots(const di_config *config) {
     return config->sliding_window + di_config_rollback(config);

@@ -11,7 +11,7 @@
 #include "base/error.h"
 
 enum {
-    DI_MAX_LAYERS = 256,        /* backbone and draft layers together */
+    DI_MAX_LAYERS = 256, /* backbone and draft layers together */
     DI_MAX_ENGRAM_LAYERS = 8,
     DI_MAX_NGRAM = 8,
     DI_MAX_ENGRAM_COLUMNS = 128, /* (max_ngram - 1) * n_heads */

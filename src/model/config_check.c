@@ -31,8 +31,8 @@ static di_status check_widths(const checker *k) {
     DI_TRY(check_k(k, c->q_lora_rank, "q_lora_rank", "attn.wq_b"));
     DI_TRY(check_k(k, heads * d / c->o_groups, "num_attention_heads * head_dim / o_groups",
                    "attn.wo_a"));
-    DI_TRY(check_k(k, (int64_t)c->o_groups * c->o_lora_rank, "o_groups * o_lora_rank",
-                   "attn.wo_b"));
+    DI_TRY(
+        check_k(k, (int64_t)c->o_groups * c->o_lora_rank, "o_groups * o_lora_rank", "attn.wo_b"));
     DI_TRY(check_k(k, c->moe_intermediate_size, "moe_intermediate_size", "ffn.experts.w2"));
     if (c->n_engram_layers > 0) {
         DI_TRY(check_k(k, c->engram_head_dim, "engram_head_dim", "engram.embed"));
@@ -71,9 +71,8 @@ static di_status check_heads(const checker *k) {
 static di_status check_experts(const checker *k, const char *name, int32_t picked,
                                const char *total_name, int32_t total) {
     if (picked <= total) return DI_OK;
-    return di_fail(k->error, DI_ERR_INVALID,
-                   "%s: text_config.%s is %d, expected at most %s %d", k->what, name, (int)picked,
-                   total_name, (int)total);
+    return di_fail(k->error, DI_ERR_INVALID, "%s: text_config.%s is %d, expected at most %s %d",
+                   k->what, name, (int)picked, total_name, (int)total);
 }
 
 static di_status check_ascending(const checker *k, const char *name, const int32_t *ids,
@@ -110,9 +109,10 @@ static di_status check_ratios(const checker *k) {
     for (int32_t i = 0; i < all; i++) {
         int32_t ratio = c->compress_ratios[i];
         if (ratio > 0 && i >= c->num_hidden_layers) {
-            return di_fail(k->error, DI_ERR_INVALID,
-                           "%s: text_config.compress_ratios[%d] is %d, expected 0 for a draft layer",
-                           k->what, (int)i, (int)ratio);
+            return di_fail(
+                k->error, DI_ERR_INVALID,
+                "%s: text_config.compress_ratios[%d] is %d, expected 0 for a draft layer", k->what,
+                (int)i, (int)ratio);
         }
         if (ratio > 0 && DI_PAGE_TOKENS % ratio != 0) {
             return di_fail(k->error, DI_ERR_INVALID,

@@ -22,17 +22,18 @@ static di_status check_role(const di_config *c, int32_t layer, const char *what,
                        what, (int)layer, (int)role->ratio, (int)layer);
     }
     if (c->compress_ratios[source] != role->ratio) {
-        return di_fail(error, DI_ERR_INVALID,
-                       "%s: text_config.compress_ratios[%d] is %d, but its KV source, layer %d, has "
-                       "ratio %d",
-                       what, (int)layer, (int)role->ratio, (int)source,
-                       (int)c->compress_ratios[source]);
+        return di_fail(
+            error, DI_ERR_INVALID,
+            "%s: text_config.compress_ratios[%d] is %d, but its KV source, layer %d, has "
+            "ratio %d",
+            what, (int)layer, (int)role->ratio, (int)source, (int)c->compress_ratios[source]);
     }
     if (role->index_source < source) {
-        return di_fail(error, DI_ERR_INVALID,
-                       "%s: text_config.index_source_layer_ids has no layer from %d to %d: layer %d "
-                       "has no selection of the entries of KV source %d",
-                       what, (int)source, (int)layer, (int)layer, (int)source);
+        return di_fail(
+            error, DI_ERR_INVALID,
+            "%s: text_config.index_source_layer_ids has no layer from %d to %d: layer %d "
+            "has no selection of the entries of KV source %d",
+            what, (int)source, (int)layer, (int)layer, (int)source);
     }
     return DI_OK;
 }
@@ -49,7 +50,8 @@ static di_status check_sources(const di_config *c, const char *name, const int32
     return DI_OK;
 }
 
-/* Candidates are positions in one cache: the source must select, and its users must read the same. */
+/* Candidates are positions in one cache: the source must select, and its users must read the same.
+ */
 static di_status check_candidates(const di_config *c, const char *what, di_error *error) {
     int32_t source = c->candidate_source_layer_id;
     if (source < 0) return DI_OK;
@@ -62,11 +64,12 @@ static di_status check_candidates(const di_config *c, const char *what, di_error
     for (int32_t i = 0; i < c->n_index_sources; i++) {
         int32_t user = c->index_source_layer_ids[i];
         if (user <= source || c->roles[user].kv_source == c->roles[source].kv_source) continue;
-        return di_fail(error, DI_ERR_INVALID,
-                       "%s: text_config.candidate_source_layer_id is %d with KV source %d, but index "
-                       "source %d after it reads KV source %d",
-                       what, (int)source, (int)c->roles[source].kv_source, (int)user,
-                       (int)c->roles[user].kv_source);
+        return di_fail(
+            error, DI_ERR_INVALID,
+            "%s: text_config.candidate_source_layer_id is %d with KV source %d, but index "
+            "source %d after it reads KV source %d",
+            what, (int)source, (int)c->roles[source].kv_source, (int)user,
+            (int)c->roles[user].kv_source);
     }
     return DI_OK;
 }

@@ -16,13 +16,11 @@ typedef struct walk {
     di_error *error;
     di_tensor_kind kind; /* of what is emitted next */
     bool required;
-    char prefix[40]; /* "layers.3." */
+    char prefix[40];  /* "layers.3." */
     di_status status; /* sticky: after a failure nothing more is visited */
 } walk;
 
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static void emit(walk *w, const char *name, const char *suffix, di_dtype dtype, int64_t n,
                  int64_t k) {

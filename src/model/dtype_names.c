@@ -7,9 +7,7 @@
 static const char *const names[DI_N_DTYPES] = {"F32", "BF16", "F8_E4M3", "F8_E8M0", "I8",
                                                "I64", "I32",  "I16",     "U8"};
 
-const char *di_dtype_name(di_dtype dtype) {
-    return names[dtype];
-}
+const char *di_dtype_name(di_dtype dtype) { return names[dtype]; }
 
 di_dtype di_dtype_from_name(const char *name, size_t length) {
     for (int i = 0; i < DI_N_DTYPES; i++) {

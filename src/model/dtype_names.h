@@ -17,7 +17,8 @@ di_dtype di_dtype_from_name(const char *name, size_t length);
 /* Prints "[5120, 1152]" into out, shortened when it does not fit. Returns out. */
 const char *di_shape_print(char *out, size_t size, const int64_t *shape, int32_t n_dims);
 
-/* True when `text` may stand in a message of one line: no NUL, line end or other control character. */
+/* True when `text` may stand in a message of one line: no NUL, line end or other control character.
+ */
 bool di_name_is_plain(const char *text, size_t length);
 
 #endif

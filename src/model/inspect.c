@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 
 const char *di_tensor_kind_name(di_tensor_kind kind) {
-    static const char *const names[DI_N_KINDS] = {"embed",  "head",   "attention", "compressor",
+    static const char *const names[DI_N_KINDS] = {"embed",   "head",    "attention", "compressor",
                                                   "indexer", "experts", "shared",    "engram",
-                                                  "dspark", "vision"};
+                                                  "dspark",  "vision"};
     return names[kind];
 }
 
@@ -17,8 +17,8 @@ typedef struct walk {
     const di_config *config;
     const di_checkpoint *checkpoint;
     di_inspect *out;
-    uint64_t known;                        /* tensors of the contract that the files hold */
-    uint64_t table_bytes[DI_MAX_LAYERS];   /* of Engram tables, which are read row by row */
+    uint64_t known;                      /* tensors of the contract that the files hold */
+    uint64_t table_bytes[DI_MAX_LAYERS]; /* of Engram tables, which are read row by row */
 } walk;
 
 /* Place of a tensor among backbone and draft layers, or -1. */
@@ -92,8 +92,8 @@ static di_status add_files(walk *w, di_error *error) {
     return DI_OK;
 }
 
-di_status di_inspect_make(const di_config *config, const di_checkpoint *checkpoint,
-                          di_inspect *out, di_error *error) {
+di_status di_inspect_make(const di_config *config, const di_checkpoint *checkpoint, di_inspect *out,
+                          di_error *error) {
     walk w = {.config = config, .checkpoint = checkpoint, .out = out};
     memset(out, 0, sizeof *out);
     DI_TRY(di_contract_each(config, add_spec, &w, error));

@@ -92,8 +92,7 @@ static di_status read_offsets(const loader *l, const di_json *list, const di_ten
     return DI_OK;
 }
 
-static di_status read_tensor(const loader *l, const di_json *entry, di_tensor *t,
-                             uint64_t *begin) {
+static di_status read_tensor(const loader *l, const di_json *entry, di_tensor *t, uint64_t *begin) {
     if (!di_name_is_plain(entry->key, entry->key_length)) {
         return di_fail(l->error, DI_ERR_INVALID,
                        "%s: the name of tensor %" PRId64 " of the header has a control character",
@@ -157,7 +156,8 @@ static di_status check_spans(const loader *l, span *spans, int64_t n) {
     }
     if (end > l->data_bytes) {
         return di_fail(l->error, DI_ERR_INVALID,
-                       "%s is truncated: its header describes %" PRIu64 " bytes of tensors, it holds "
+                       "%s is truncated: its header describes %" PRIu64
+                       " bytes of tensors, it holds "
                        "%" PRIu64 " (%" PRIu64 " missing); fetch the file again",
                        l->path, end, l->data_bytes, end - l->data_bytes);
     }
@@ -225,7 +225,8 @@ static di_status read_header(loader *l) {
     }
     if (header > HEADER_MAX_BYTES) {
         return di_fail(l->error, DI_ERR_INVALID,
-                       "%s: its header of %" PRIu64 " bytes is larger than the %d that are accepted",
+                       "%s: its header of %" PRIu64
+                       " bytes is larger than the %d that are accepted",
                        l->path, header, (int)HEADER_MAX_BYTES);
     }
     l->data_at = 8 + header;
@@ -263,9 +264,7 @@ void di_safetensors_close(di_safetensors *file) {
     free(file);
 }
 
-int64_t di_safetensors_count(const di_safetensors *file) {
-    return file->n;
-}
+int64_t di_safetensors_count(const di_safetensors *file) { return file->n; }
 
 const di_tensor *di_safetensors_at(const di_safetensors *file, int64_t i) {
     return &file->tensors[i];

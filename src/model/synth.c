@@ -63,8 +63,7 @@ static di_status create_file(writer *w, const char *name, int *fd, const char **
     return DI_OK;
 }
 
-static di_status write_all(const writer *w, int fd, const char *path, const void *bytes,
-                           size_t n) {
+static di_status write_all(const writer *w, int fd, const char *path, const void *bytes, size_t n) {
     const uint8_t *at = bytes;
     while (n > 0) {
         ssize_t put = write(fd, at, n);
@@ -227,8 +226,8 @@ static di_status check_absent(const writer *w, const char *name) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", w->directory, name);
     if (access(path, F_OK) != 0) return DI_OK;
-    return di_fail(w->error, DI_ERR_USAGE, "%s holds a model already (%s): choose another directory",
-                   w->directory, name);
+    return di_fail(w->error, DI_ERR_USAGE,
+                   "%s holds a model already (%s): choose another directory", w->directory, name);
 }
 
 static di_status prepare_directory(writer *w) {
@@ -259,8 +258,8 @@ static di_status check_space(const writer *w) {
 }
 
 static di_status write_checkpoint(writer *w) {
-    DI_TRY(di_config_parse(w->o->config_json, w->o->config_size, "config.json", &w->config,
-                           w->error));
+    DI_TRY(
+        di_config_parse(w->o->config_json, w->o->config_size, "config.json", &w->config, w->error));
     DI_TRY(synth__plan_make(&w->config, w->o->n_shards, &w->plan, w->error));
     if (w->o->tokenizer_dir) DI_TRY(check_tokenizer(w));
     w->chunk = malloc(CHUNK_BYTES);

@@ -26,15 +26,16 @@ typedef struct di_synth_overrides {
      * them, draft targets by the last layers. */
     int32_t n_layers;
     const int32_t *layers;
-    int32_t draft_layers;  /* -1: as they are */
-    int32_t experts;       /* routed experts a layer, of draft layers at most; 0: as they are */
-    int64_t engram_rows;   /* about so many rows a table; 0: as they are */
-    bool no_vision;        /* leave out vision_config and its tensors */
+    int32_t draft_layers;   /* -1: as they are */
+    int32_t experts;        /* routed experts a layer, of draft layers at most; 0: as they are */
+    int64_t engram_rows;    /* about so many rows a table; 0: as they are */
+    bool no_vision;         /* leave out vision_config and its tensors */
     const char *const *set; /* n_set times "KEY=VALUE": any field of text_config or of the document;
                                applied first, the others to the result */
     int n_set;
-    const char *tokenizer; /* directory whose tokenizer.json decides vocab_size, the special ids that
-                              no longer fit and the size of the Engram map; NULL: as they are */
+    const char
+        *tokenizer; /* directory whose tokenizer.json decides vocab_size, the special ids that
+                       no longer fit and the size of the Engram map; NULL: as they are */
 } di_synth_overrides;
 
 di_synth_overrides di_synth_overrides_none(void);

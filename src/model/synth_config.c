@@ -89,7 +89,8 @@ static di_status set_pair(slicer *s, const di_json *document, const char *pair) 
     const di_json *text_config = di_json_get(document, "text_config");
     bool top = !di_json_get(text_config, key) && di_json_get(document, key);
     if (n >= (int)sizeof key || (!top && !di_json_get(text_config, key))) {
-        return di_fail(s->error, DI_ERR_USAGE, "%.100s: %s has no field of that name", pair, s->what);
+        return di_fail(s->error, DI_ERR_USAGE, "%.100s: %s has no field of that name", pair,
+                       s->what);
     }
     const di_json *value;
     di_error ignored;
@@ -196,7 +197,8 @@ static di_status check_layers(const slicer *s) {
                        (int)o->n_layers, s->what, (int)all);
     }
     for (int32_t i = 0; o->layers && i < o->n_layers; i++) {
-        if (o->layers[i] >= 0 && o->layers[i] < all && (i == 0 || o->layers[i] > o->layers[i - 1])) {
+        if (o->layers[i] >= 0 && o->layers[i] < all &&
+            (i == 0 || o->layers[i] > o->layers[i - 1])) {
             continue;
         }
         return di_fail(s->error, DI_ERR_USAGE,
@@ -317,8 +319,8 @@ static di_status fit_vocabulary(slicer *s, const di_tokenizer *t) {
         DI_TRY(move_id(s, t, "dspark_noise_token_id", false, c->dspark_noise_token_id, NULL, last));
     }
     if (c->n_engram_layers == 0) return DI_OK;
-    DI_TRY(move_id(s, t, "engram_pad_token_id", false, c->engram_pad_token_id, "<｜▁pad▁｜>",
-                   last));
+    DI_TRY(
+        move_id(s, t, "engram_pad_token_id", false, c->engram_pad_token_id, "<｜▁pad▁｜>", last));
     int32_t *map = malloc((size_t)size * sizeof *map);
     if (!map) return di_fail(s->error, DI_ERR_MEMORY, "out of memory: token map");
     di_status status = di_tokenizer_engram_map(t, map, &classes, s->error);

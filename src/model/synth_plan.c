@@ -1,6 +1,6 @@
 /* The layout of a synthetic checkpoint: tensors in contract order cut into shards of about equal
- * size, so that a layer stays together; inside a shard wider elements first, so that every tensor is
- * aligned to its element without a gap, which the format does not allow.
+ * size, so that a layer stays together; inside a shard wider elements first, so that every tensor
+ * is aligned to its element without a gap, which the format does not allow.
  */
 #include "model/synth_plan.h"
 
@@ -29,7 +29,8 @@ static di_status add_entry(void *user, const di_tensor_spec *spec, di_error *err
     return DI_OK;
 }
 
-/* Each shard takes its even part of what is left; one tensor may exceed it. Every shard gets one. */
+/* Each shard takes its even part of what is left; one tensor may exceed it. Every shard gets one.
+ */
 static void assign_shards(synth_plan *plan) {
     uint64_t left = plan->total, held = 0;
     int32_t shard = 0;
@@ -75,8 +76,9 @@ di_status synth__plan_make(const di_config *config, int32_t n_shards, synth_plan
     int64_t wanted = n_shards ? n_shards : (int64_t)((plan->total - 1) / SHARD_BYTES + 1);
     int64_t limit = plan->n < MAX_SHARDS ? plan->n : MAX_SHARDS;
     if (n_shards > limit) {
-        return di_fail(error, DI_ERR_USAGE, "%d shards for %" PRId64 " tensors: expected 1 to %" PRId64,
-                       (int)n_shards, plan->n, limit);
+        return di_fail(error, DI_ERR_USAGE,
+                       "%d shards for %" PRId64 " tensors: expected 1 to %" PRId64, (int)n_shards,
+                       plan->n, limit);
     }
     plan->n_shards = (int32_t)(wanted < limit ? wanted : limit);
     plan->entries = malloc((size_t)plan->n * sizeof *plan->entries);
@@ -141,8 +143,9 @@ void synth__plan_header(const synth_plan *plan, int32_t shard, di_buffer *out) {
 
 void synth__plan_index(const synth_plan *plan, di_buffer *out) {
     char file[64];
-    di_buffer_printf(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
-                          "\n  },\n  \"weight_map\": {",
+    di_buffer_printf(out,
+                     "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
+                     "\n  },\n  \"weight_map\": {",
                      plan->total);
     for (int64_t i = 0; i < plan->n; i++) {
         const synth_entry *e = &plan->entries[i];

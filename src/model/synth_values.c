@@ -2,9 +2,9 @@
  *
  * Each element is one of 4096 equally likely draws, looked up in a table of 4096 finished elements
  * that is made for the tensor: normal quantiles times a standard deviation as bf16 or float32, E4M3
- * or E2M1 codes of a normal distribution, or E8M0 exponents spread over a few octaves. So the cost of
- * a byte is a lookup and a quarter of a hash whatever the type is, which makes hundreds of megabytes
- * a second on one core, and any element can be computed alone.
+ * or E2M1 codes of a normal distribution, or E8M0 exponents spread over a few octaves. So the cost
+ * of a byte is a lookup and a quarter of a hash whatever the type is, which makes hundreds of
+ * megabytes a second on one core, and any element can be computed alone.
  *
  * The draws come from a counter-based generator (the finaliser of splitmix64 over key + counter),
  * four of 16 bits a word, the key from seed and name.
@@ -201,8 +201,8 @@ static double expert_gain(const di_config *c) {
     return c->swiglu_limit > 0 && c->swiglu_limit <= 100 ? 0.6 * c->swiglu_limit : 1.5;
 }
 
-/* Gain of a quantised matrix, by the name of its scale. h = silu(a) * b grows with the square of the
- * gain of w1 and w3, so w2 takes it back. */
+/* Gain of a quantised matrix, by the name of its scale. h = silu(a) * b grows with the square of
+ * the gain of w1 and w3, so w2 takes it back. */
 static double matrix_gain(const di_config *c, const char *name) {
     double gain = expert_gain(c);
     if (ends_with(name, ".w1.scale") || ends_with(name, ".w3.scale")) return gain;

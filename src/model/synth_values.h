@@ -32,9 +32,9 @@ void synth__tables_init(synth_tables *tables);
 /* One tensor: which bytes each of 4096 equally likely draws becomes, and the stream of draws. */
 typedef struct synth_recipe {
     uint64_t key;
-    uint32_t unit;                 /* bytes of an element: 1, 2 or 4 */
-    const uint8_t *table;          /* SYNTH_DRAWS little-endian elements: `own`, or in the tables,
-                                      valid until the next recipe */
+    uint32_t unit;        /* bytes of an element: 1, 2 or 4 */
+    const uint8_t *table; /* SYNTH_DRAWS little-endian elements: `own`, or in the tables,
+                             valid until the next recipe */
     uint8_t own[SYNTH_DRAWS * 4];
 } synth_recipe;
 

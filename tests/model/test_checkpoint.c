@@ -1,4 +1,5 @@
-/* A model directory: opened whole, and one exact message for each way in which it can be damaged. */
+/* A model directory: opened whole, and one exact message for each way in which it can be damaged.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,9 +36,7 @@ static void use_copy(const char *model) {
     free(path);
 }
 
-static char *in(const char *name) {
-    return temp_printf("%s/%s", directory, name);
-}
+static char *in(const char *name) { return temp_printf("%s/%s", directory, name); }
 
 static void edit_header(const char *name, const char *from, const char *to) {
     char *path = in(name);
@@ -116,7 +115,8 @@ static void truncated_shard(void **state) {
     assert_int_equal(truncate(path, st.st_size - 1), 0);
     free(path);
     check_refused(DI_ERR_INVALID, "",
-                  "/" SHARD_2 " is truncated: its header describes 904516 bytes of tensors, it holds "
+                  "/" SHARD_2
+                  " is truncated: its header describes 904516 bytes of tensors, it holds "
                   "904515 (1 missing); fetch the file again");
 }
 
@@ -171,16 +171,19 @@ static void wrong_index(void **state) {
     assert_int_equal(unlink(path), 0);
     free(path);
     check_refused(DI_ERR_IO, "",
-                  "/" INDEX " names " SHARD_3 " (for tensor layers.5.attn.kv_norm.weight), which cannot "
+                  "/" INDEX " names " SHARD_3
+                  " (for tensor layers.5.attn.kv_norm.weight), which cannot "
                   "be read: No such file or directory");
     use_copy(TINY_B);
     edit_text(INDEX, "\"norm.weight\": \"" SHARD_3 "\"", "\"norm.weight\": \"" SHARD_1 "\"");
     check_refused(DI_ERR_INVALID, "",
-                  "/" INDEX " says that tensor norm.weight is in " SHARD_1 ", but it is in " SHARD_3);
+                  "/" INDEX " says that tensor norm.weight is in " SHARD_1
+                  ", but it is in " SHARD_3);
     use_copy(TINY_B);
     edit_text(INDEX, "\"image_end\"", "\"image_wend\"");
     check_refused(DI_ERR_INVALID, "",
-                  "/" INDEX " says that tensor image_wend is in " SHARD_1 ", which does not have it");
+                  "/" INDEX " says that tensor image_wend is in " SHARD_1
+                  ", which does not have it");
     use_copy(TINY_B);
     edit_text(INDEX, "\"norm.weight\": \"" SHARD_3 "\"", "\"norm.weight\": \"../" SHARD_3 "\"");
     check_refused(DI_ERR_INVALID, "",
@@ -246,7 +249,8 @@ static void unreadable_directory(void **state) {
     di_checkpoint *checkpoint;
     di_error error;
     assert_int_equal(di_checkpoint_open(nested, &config, &checkpoint, &error), DI_ERR_IO);
-    char *message = temp_printf("cannot open model directory %s: No such file or directory", nested);
+    char *message =
+        temp_printf("cannot open model directory %s: No such file or directory", nested);
     assert_string_equal(error.message, message);
     free(message);
     free(nested);
@@ -275,14 +279,10 @@ static void unreadable_directory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_single_and_shards),
-        cmocka_unit_test(truncated_shard),
-        cmocka_unit_test(missing_tensor),
-        cmocka_unit_test(wrong_shape_and_dtype),
-        cmocka_unit_test(duplicate_tensor),
-        cmocka_unit_test(wrong_index),
-        cmocka_unit_test(scale_byte_255),
-        cmocka_unit_test(unreadable_directory),
+        cmocka_unit_test(opens_single_and_shards), cmocka_unit_test(truncated_shard),
+        cmocka_unit_test(missing_tensor),          cmocka_unit_test(wrong_shape_and_dtype),
+        cmocka_unit_test(duplicate_tensor),        cmocka_unit_test(wrong_index),
+        cmocka_unit_test(scale_byte_255),          cmocka_unit_test(unreadable_directory),
     };
     return cmocka_run_group_tests_name("checkpoint", tests, NULL, NULL);
 }

@@ -229,7 +229,7 @@ static void wrong_fixed_values(void **state) {
 static void wrong_lists(void **state) {
     (void)state;
 #define KV "\"kv_source_layer_ids\": [\n      2,\n      8,\n      14,\n      20\n    ]"
-#define INDEX \
+#define INDEX                                                                                       \
     "\"index_source_layer_ids\": [\n      2,\n      8,\n      14,\n      20,\n      24,\n      28," \
     "\n      32,\n      36\n    ]"
 #define RATIOS "\"compress_ratios\": [\n      0,\n      0,"

@@ -1,5 +1,5 @@
-/* The list of tensors that a config implies: the release's counts to the last byte, and every tensor
- * of three real checkpoints, no more and no less. */
+/* The list of tensors that a config implies: the release's counts to the last byte, and every
+ * tensor of three real checkpoints, no more and no less. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -50,8 +50,8 @@ static void released(void **state) {
                     f.kinds[DI_KIND_INDEXER].bytes + f.kinds[DI_KIND_SHARED].bytes +
                     f.kinds[DI_KIND_HEAD].bytes;
     uint64_t wkv = UINT64_C(25600) * 6144 + 800 * 192 + 2 * 4 * 5120 * 2; /* and q, k weights */
-    assert_int_equal(f.decode_bytes, rest + UINT64_C(40) * 6 * 18800640 + 5120 * 2 +
-                                         2 * (wkv + 24 * (256 + 8)));
+    assert_int_equal(f.decode_bytes,
+                     rest + UINT64_C(40) * 6 * 18800640 + 5120 * 2 + 2 * (wkv + 24 * (256 + 8)));
     assert_false(f.has_files);
 }
 
@@ -79,7 +79,8 @@ static void with_files(void **state) {
     di_checkpoint_close(checkpoint);
 }
 
-/* A checkpoint without its vision tower is whole as far as text goes, and says what is not there. */
+/* A checkpoint without its vision tower is whole as far as text goes, and says what is not there.
+ */
 static void missing_vision(void **state) {
     (void)state;
     di_config c;
@@ -119,8 +120,7 @@ static void state_bytes(void **state) {
     assert_int_equal(one.total, one.pages + one.windows + one.rings + one.counts + one.logits +
                                     one.activations + one.workspace);
     assert_int_equal(di_inspect_state(&c, backend, 1048577, 1, 256, &one, &error), DI_ERR_USAGE);
-    assert_string_equal(error.message,
-                        "a context of 1048577 tokens: the model takes 1 to 1048576");
+    assert_string_equal(error.message, "a context of 1048577 tokens: the model takes 1 to 1048576");
     backend->destroy(backend);
 }
 

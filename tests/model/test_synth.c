@@ -1,5 +1,5 @@
-/* Synthetic checkpoints: reproducible to the byte, valid by the same checks as a real one, slices with
- * the values of the whole, and nothing left behind when interrupted. */
+/* Synthetic checkpoints: reproducible to the byte, valid by the same checks as a real one, slices
+ * with the values of the whole, and nothing left behind when interrupted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -93,7 +93,8 @@ static void reproducible(void **state) {
     di_synth_options options = options_of(&json);
     di_config config;
     di_error error;
-    char *a = temp_printf("%s/a", root), *b = temp_printf("%s/b", root), *c = temp_printf("%s/c", root);
+    char *a = temp_printf("%s/a", root), *b = temp_printf("%s/b", root),
+         *c = temp_printf("%s/c", root);
     di_checkpoint *checkpoint = write_and_open(a, &options, &config);
     assert_int_equal(di_checkpoint_n_shards(checkpoint), 1);
     assert_int_equal(di_checkpoint_check_scales(checkpoint, true, &error), DI_OK);
@@ -346,8 +347,9 @@ static void wrong_overrides(void **state) {
     o.set = bare;
     check_config_refused(&o, "hidden_size: expected KEY=VALUE");
     o.set = bad;
-    check_config_refused(&o, "released: text_config.hidden_size gives attn.wq_a a K of 100, expected "
-                             "a multiple of 32 (one quantisation group)");
+    check_config_refused(&o,
+                         "released: text_config.hidden_size gives attn.wq_a a K of 100, expected "
+                         "a multiple of 32 (one quantisation group)");
 }
 
 /* ---- Vocabulary ---- */
@@ -403,8 +405,9 @@ static void tokenizer_taken_along(void **state) {
     di_error error;
     a = temp_printf("%s/unfit", root);
     assert_int_equal(di_synth_write(a, &options, &error), DI_ERR_INVALID);
-    assert_string_equal(error.message, TINY_A "/tokenizer.json has 384 ids, but config.json says "
-                                              "vocab_size 512; the tokenizer belongs to another model");
+    assert_string_equal(error.message,
+                        TINY_A "/tokenizer.json has 384 ids, but config.json says "
+                               "vocab_size 512; the tokenizer belongs to another model");
     assert_int_equal(access(a, F_OK), -1);
     free(a);
     di_buffer_free(&json);
@@ -455,7 +458,8 @@ static void refused_targets(void **state) {
     assert_int_equal(di_synth_write(a, &options, &error), DI_OK);
     uint64_t hash = hash_file(a, "model.safetensors");
     assert_int_equal(di_synth_write(a, &options, &error), DI_ERR_USAGE);
-    char *message = temp_printf("%s holds a model already (config.json): choose another directory", a);
+    char *message =
+        temp_printf("%s holds a model already (config.json): choose another directory", a);
     assert_string_equal(error.message, message);
     assert_int_equal(hash_file(a, "model.safetensors"), hash);
     free(message);
@@ -471,8 +475,8 @@ static void refused_targets(void **state) {
 
 /* ---- The full geometry ---- */
 
-/* 475 GiB on a disk that need not have them, opened in a moment, with real bytes at the far end of a
- * table of 98 GB. */
+/* 475 GiB on a disk that need not have them, opened in a moment, with real bytes at the far end of
+ * a table of 98 GB. */
 static void sparse_release(void **state) {
     (void)state;
     di_synth_overrides none = di_synth_overrides_none();
@@ -524,18 +528,12 @@ static void sparse_release(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reproducible),
-        cmocka_unit_test(scaled_values),
-        cmocka_unit_test(slice_shares_values),
-        cmocka_unit_test(unchanged_config),
-        cmocka_unit_test(first_layers),
-        cmocka_unit_test(chosen_layers),
-        cmocka_unit_test(set_fields),
-        cmocka_unit_test(wrong_overrides),
-        cmocka_unit_test(token_map),
-        cmocka_unit_test(tokenizer_taken_along),
-        cmocka_unit_test(interrupted),
-        cmocka_unit_test(refused_targets),
+        cmocka_unit_test(reproducible),        cmocka_unit_test(scaled_values),
+        cmocka_unit_test(slice_shares_values), cmocka_unit_test(unchanged_config),
+        cmocka_unit_test(first_layers),        cmocka_unit_test(chosen_layers),
+        cmocka_unit_test(set_fields),          cmocka_unit_test(wrong_overrides),
+        cmocka_unit_test(token_map),           cmocka_unit_test(tokenizer_taken_along),
+        cmocka_unit_test(interrupted),         cmocka_unit_test(refused_targets),
         cmocka_unit_test(sparse_release),
     };
     return cmocka_run_group_tests_name("synth", tests, setup, teardown);

@@ -1,5 +1,5 @@
-/* Temporary directories and small files for tests. Everything asserts: a test that cannot set up its
- * files has failed. */
+/* Temporary directories and small files for tests. Everything asserts: a test that cannot set up
+ * its files has failed. */
 #ifndef DI_TESTS_SUPPORT_TEMP_H
 #define DI_TESTS_SUPPORT_TEMP_H
 
