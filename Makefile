@@ -16,7 +16,7 @@ all: configure ## the program, left at ./deepinfer
 	@ln -sfn $(RELEASE)/deepinfer deepinfer
 
 run: all ## a story from the demo model, streamed
-	./deepinfer run models/demo "Tell me a story about a fox."
+	./deepinfer run models/demo "Tell me a story about a fox." --no-thinking --temperature 0
 
 test: setup-test ## everything CI runs: both compilers, sanitizers, README, lint
 	@tools/check
