@@ -88,7 +88,7 @@ static void select_first(const double *x, int32_t *ids, int32_t n, int32_t k) {
 static void sift(const double *x, int32_t *ids, int32_t root, int32_t n) {
     for (int32_t child; (child = 2 * root + 1) < n; root = child) {
         if (child + 1 < n && before(x, ids[child], ids[child + 1])) child++;
-        if (before(x, ids[root], ids[child])) return;
+        if (before(x, ids[child], ids[root])) return;
         swap(&ids[root], &ids[child]);
     }
 }
