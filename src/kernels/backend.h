@@ -21,9 +21,9 @@ typedef struct di_limits {
     int32_t n_heads, head_dim, q_rank, o_low; /* o_low = groups * o_lora_rank */
     int32_t n_experts, top_k, inner;          /* routed experts, picks a row, expert width */
     int32_t index_heads, index_dim, index_top_k, top_blocks, block_size;
-    int64_t max_entries;     /* compressed entries of one sequence */
+    int64_t max_entries;                  /* compressed entries of one sequence */
     int32_t engram_columns, engram_width; /* columns a token, values a row */
-    int32_t max_k;           /* longest K of any product */
+    int32_t max_k;                        /* longest K of any product */
 } di_limits;
 
 typedef struct di_backend di_backend;
@@ -44,13 +44,13 @@ struct di_backend {
                        di_error *error);
     void (*free)(di_backend *backend, di_ptr memory); /* DI_NONE is fine; waits for the stream */
 
-    /* Makes host bytes that stay valid and unchanged (mapped weights) readable by operations: in place
-     * where the device sees host memory, else a copy. Undone by destroy. */
+    /* Makes host bytes that stay valid and unchanged (mapped weights) readable by operations: in
+     * place where the device sees host memory, else a copy. Undone by destroy. */
     di_status (*bind)(di_backend *backend, const void *host, uint64_t size, const char *what,
                       di_ptr *out, di_error *error);
 
-    /* All in stream order. upload: `host` may be reused when it returns. download: `host` is written
-     * by the time that wait() of a later mark() returns. */
+    /* All in stream order. upload: `host` may be reused when it returns. download: `host` is
+     * written by the time that wait() of a later mark() returns. */
     void (*upload)(di_stream *stream, di_ptr to, const void *host, uint64_t size);
     void (*download)(di_stream *stream, void *host, di_ptr from, uint64_t size);
     void (*copy)(di_stream *stream, di_ptr to, di_ptr from, uint64_t size); /* no overlap */
@@ -59,7 +59,7 @@ struct di_backend {
      * order, so only after the operations that read them. No effect where bind copied. */
     void (*discard)(di_stream *stream, const void *host, uint64_t size);
 
-    uint64_t (*mark)(di_stream *stream);                    /* a point in the stream */
+    uint64_t (*mark)(di_stream *stream); /* a point in the stream */
     di_status (*wait)(di_stream *stream, uint64_t mark, di_error *error); /* until it is reached */
 
     void (*destroy)(di_backend *backend); /* waits, frees everything */
@@ -73,9 +73,9 @@ static inline di_status di_backend_sync(di_backend *backend, di_error *error) {
 di_status di_backend_create_ref(di_numerics numerics, di_backend **out, di_error *error);
 
 typedef struct di_cpu_options {
-    int32_t n_threads;  /* 0: all cores this process may use */
-    int32_t spin;       /* iterations a waiting thread spins before it sleeps; -1: choose; 0: none */
-    uint32_t cpu_mask;  /* DI_CPU_* that may be used; ~0: all. For tests and operators */
+    int32_t n_threads; /* 0: all cores this process may use */
+    int32_t spin;      /* iterations a waiting thread spins before it sleeps; -1: choose; 0: none */
+    uint32_t cpu_mask; /* DI_CPU_* that may be used; ~0: all. For tests and operators */
 } di_cpu_options;
 
 /* "cpu": AVX2 and FMA are needed (DI_ERR_UNSUPPORTED otherwise, saying what the machine has). */

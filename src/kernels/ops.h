@@ -5,24 +5,26 @@
  * with the twins. The model calls the operations of the first part; the second part names the steps
  * of which they are made, so that each can be verified by itself.
  *
- * Calls. ops->NAME(stream, &args) enqueues the operation; it may run later, in order with everything
- * else on the stream. The argument struct is copied by the call. Device memory is named by di_ptr
- * and may be read or written by the backend alone. Operations do not fail: whoever enqueues them has
- * checked shapes and sizes, and assert()s in the twins say what was assumed.
+ * Calls. ops->NAME(stream, &args) enqueues the operation; it may run later, in order with
+ * everything else on the stream. The argument struct is copied by the call. Device memory is named
+ * by di_ptr and may be read or written by the backend alone. Operations do not fail: whoever
+ * enqueues them has checked shapes and sizes, and assert()s in the twins say what was assumed.
  *
  * Types. A: an activation; F: a coefficient or accumulator; both are the backend's (sizes in
  * di_backend). Twins: double, double. CPU: float, float. A GPU may hold A in bf16 under `release`.
  * Weights, caches and codes have the stored types of dtype.h. All matrices are row-major; a weight
  * [N, K] gives y[n] = sum_k x[k] * w[n, k]. Weight and cache memory may be unaligned.
  *
- * Numerics, a property of the backend (di_numerics). `float`: nothing is rounded but what the caches
- * store. `release`: a(x) rounds an A to bf16 (nearest, ties to even), f(x) an F to float32, where
- * the released code holds such a tensor; q8(x) quantises the input of FP8 and FP4 matrices. Under
- * `float`, a, f and q8 are the identity. Sums inside one operation are taken at least in float32.
+ * Numerics, a property of the backend (di_numerics). `float`: nothing is rounded but what the
+ * caches store. `release`: a(x) rounds an A to bf16 (nearest, ties to even), f(x) an F to float32,
+ * where the released code holds such a tensor; q8(x) quantises the input of FP8 and FP4 matrices.
+ * Under `float`, a, f and q8 are the identity. Sums inside one operation are taken at least in
+ * float32.
  *
  * Row invariance. The bits of a row depend on that row and its sequence alone: not on other rows of
- * the step, the chunking, the number of threads or the device's load. How K is split in a product is
- * a property of the tensor; attention runs over its list in blocks of 64 from the start of the list.
+ * the step, the chunking, the number of threads or the device's load. How K is split in a product
+ * is a property of the tensor; attention runs over its list in blocks of 64 from the start of the
+ * list.
  *
  * Dead rows. A row whose pos is < 0 (see step_begin) may hold garbage. Its outputs are unspecified,
  * and nothing outside the step's own row buffers is read or written for it.
@@ -30,7 +32,8 @@
  * Bounds. A backend's result stays within DI_BOUND_* of the twin's on the same inputs:
  * |got - want| <= bound * max(1, largest |want| of the row) in `float`; in `release` at least
  * 99.5 % of A values equal and the rest one bf16 step off (where terms cancel, 1e-6 of the row's
- * largest value), F values within 1e-5 of the tensor's largest. Integers, codes, scales, picks: equal.
+ * largest value), F values within 1e-5 of the tensor's largest. Integers, codes, scales, picks:
+ * equal.
  */
 #ifndef DI_KERNELS_OPS_H
 #define DI_KERNELS_OPS_H
@@ -40,8 +43,8 @@
 
 #include "kernels/dtype.h"
 
-#define DI_BOUND_SUM 2e-5   /* products and norms, float32 sums of up to 20,480 terms */
-#define DI_BOUND_EXP 5e-6   /* elementwise functions */
+#define DI_BOUND_SUM 2e-5 /* products and norms, float32 sums of up to 20,480 terms */
+#define DI_BOUND_EXP 5e-6 /* elementwise functions */
 #define DI_BOUND_ATTEND 2e-5
 
 typedef struct di_stream di_stream;
@@ -104,7 +107,8 @@ typedef struct di_step_begin_args {
     di_batch batch;
 } di_step_begin_args;
 
-/* Tokens of live rows go to history[slot][pos % history_slots]; length[slot] += live rows of slot. */
+/* Tokens of live rows go to history[slot][pos % history_slots]; length[slot] += live rows of slot.
+ */
 typedef struct di_step_end_args {
     di_batch batch;
     di_ptr history; /* int32 [n_slots][history_slots] token ids */
@@ -163,10 +167,10 @@ typedef struct di_engram_rows_args {
 typedef struct di_engram_gate_args {
     int32_t n_rows, hc, width; /* width D */
     double eps;
-    di_ptr kv;                     /* A [n_rows][hc + 1][D] */
-    di_matrix q_weight, k_weight;  /* BF16 [hc, D] */
-    di_ptr streams;                /* in, out A [n_rows][hc][D] */
-    di_ptr gate;                   /* out F [n_rows][hc], or DI_NONE */
+    di_ptr kv;                    /* A [n_rows][hc + 1][D] */
+    di_matrix q_weight, k_weight; /* BF16 [hc, D] */
+    di_ptr streams;               /* in, out A [n_rows][hc][D] */
+    di_ptr gate;                  /* out F [n_rows][hc], or DI_NONE */
 } di_engram_gate_args;
 
 /* ------------------------------------------------------------------------------------------------
@@ -180,10 +184,10 @@ typedef struct di_engram_gate_args {
 typedef struct di_mix_args {
     int32_t n_rows, hc, width, iters;
     double rms_eps, hc_eps;
-    di_ptr streams;              /* A [n_rows][hc][D] */
-    di_matrix fn;                /* F32 [(2 + hc) hc, hc D] */
-    di_vector base, scale;       /* F32 [(2 + hc) hc], [3] */
-    di_ptr pre, post, comb;      /* out F [n_rows][hc], [n_rows][hc], [n_rows][hc][hc] */
+    di_ptr streams;         /* A [n_rows][hc][D] */
+    di_matrix fn;           /* F32 [(2 + hc) hc, hc D] */
+    di_vector base, scale;  /* F32 [(2 + hc) hc], [3] */
+    di_ptr pre, post, comb; /* out F [n_rows][hc], [n_rows][hc], [n_rows][hc][hc] */
 } di_mix_args;
 
 /* x = a(sum_j pre[j] streams[j]); out = rms_norm(x, norm). */
@@ -205,7 +209,8 @@ typedef struct di_sublayer_out_args {
     di_ptr streams;    /* in, out A [n_rows][hc][D] */
 } di_sublayer_out_args;
 
-/* out[t * out_stride ...] = a(mean over j of streams[t][j]): what the drafter reads (dspark.md 3). */
+/* out[t * out_stride ...] = a(mean over j of streams[t][j]): what the drafter reads (dspark.md 3).
+ */
 typedef struct di_stream_mean_args {
     int32_t n_rows, hc, width;
     di_ptr streams; /* A [n_rows][hc][D] */
@@ -217,9 +222,9 @@ typedef struct di_stream_mean_args {
  * Products
  * --------------------------------------------------------------------------------------------- */
 
-/* out[t] = W . x[t] (x through q8 when `quantize` and the backend is `release`), rounded by a, or by f
- * when to_f. With groups > 1 the N rows of W are `groups` equal blocks, and block g multiplies the
- * g-th K values of x[t] (wo_a); x rows then have groups * K values. */
+/* out[t] = W . x[t] (x through q8 when `quantize` and the backend is `release`), rounded by a, or
+ * by f when to_f. With groups > 1 the N rows of W are `groups` equal blocks, and block g multiplies
+ * the g-th K values of x[t] (wo_a); x rows then have groups * K values. */
 typedef struct di_linear_args {
     int32_t n_rows, groups;
     bool quantize, to_f;
@@ -239,9 +244,9 @@ typedef struct di_window {
     int32_t ring_slots;
 } di_window;
 
-/* Pages of 64 tokens. Entry j of a source of ratio r stands for tokens j r .. j r + r - 1; it lies in
- * page table[slot][j r / 64] at place j % (64 / r). Offsets are of this source's four parts inside
- * a page: latent e2m1 pairs [64/r][d/2], E4M3 scales [64/r][d/16], index key e2m1 pairs
+/* Pages of 64 tokens. Entry j of a source of ratio r stands for tokens j r .. j r + r - 1; it lies
+ * in page table[slot][j r / 64] at place j % (64 / r). Offsets are of this source's four parts
+ * inside a page: latent e2m1 pairs [64/r][d/2], E4M3 scales [64/r][d/16], index key e2m1 pairs
  * [64/r][di/2], E8M0 scales [64/r][di/32]. */
 typedef struct di_pages {
     di_ptr pool;
@@ -269,22 +274,23 @@ typedef struct di_qkv_args {
     di_ptr u; /* A [n_rows][D] */
     di_matrix wq_a, wq_b, wkv;
     di_vector q_norm, kv_norm;
-    di_ptr qr;                   /* out A [n_rows][Q] */
-    di_ptr q;                    /* out A [n_rows][n_heads][head_dim] */
-    di_ptr kv_codes, kv_scales;  /* out [n_rows][head_dim], [n_rows][head_dim / 32] */
+    di_ptr qr;                  /* out A [n_rows][Q] */
+    di_ptr q;                   /* out A [n_rows][n_heads][head_dim] */
+    di_ptr kv_codes, kv_scales; /* out [n_rows][head_dim], [n_rows][head_dim / 32] */
 } di_qkv_args;
 
 /* Latents of a KV source. ratio 1: latent = rms_norm(a(wkv u)). ratio r > 1: c = f(wkv u),
  * g = f(wgate u) of every row; for each group that is completed by a row of the step: per channel
- * softmax over the r values of g, weighted sum of c (a), rms_norm. Rows of the group that lie before
- * the step come from the ring. Then, from the unrotated latent: index key = Q4i(rope(rms_norm(a(wk
- * latent)))) if wk.n > 0; latent entry = Q4c(rope(latent)); both at position j r; stored in the pages.
- * At the end c and g of live rows go to the ring, slot pos % ring_slots. */
+ * softmax over the r values of g, weighted sum of c (a), rms_norm. Rows of the group that lie
+ * before the step come from the ring. Then, from the unrotated latent: index key =
+ * Q4i(rope(rms_norm(a(wk latent)))) if wk.n > 0; latent entry = Q4c(rope(latent)); both at position
+ * j r; stored in the pages. At the end c and g of live rows go to the ring, slot pos % ring_slots.
+ */
 typedef struct di_compress_args {
     di_batch batch;
     double eps;
     di_rope rope;
-    di_ptr u; /* A [n_rows][D] */
+    di_ptr u;             /* A [n_rows][D] */
     di_matrix wkv, wgate; /* wgate.n 0 at ratio 1 */
     di_vector norm;
     di_matrix wk; /* n 0: this source has no index keys */
@@ -297,12 +303,15 @@ typedef struct di_compress_args {
 /* Which compressed entries a row attends to. iq = Q4i(rope(linear(qr, wq_b))) per index head;
  * w = a(a(weights_proj u) * f(di^-0.5 heads^-0.5));
  * score[j] = a(sum_h a(relu(a(iq_h . key_j)) w_h)) for the visible entries j < (pos + 1) / ratio.
- * candidate_mode SOURCE: blocks of block_size entries, score of a block = its best entry, the block of
- * the newest visible entry is always kept, the top_blocks best are published ascending in
+ * candidate_mode SOURCE: blocks of block_size entries, score of a block = its best entry, the block
+ * of the newest visible entry is always kept, the top_blocks best are published ascending in
  * `candidates`; the row itself selects from all. USE: only entries in published blocks count.
  * Selection: the top_k best, ascending. All ties: the lower index wins. */
-typedef enum di_candidate_mode { DI_CANDIDATES_NONE, DI_CANDIDATES_SOURCE, DI_CANDIDATES_USE }
-    di_candidate_mode;
+typedef enum di_candidate_mode {
+    DI_CANDIDATES_NONE,
+    DI_CANDIDATES_SOURCE,
+    DI_CANDIDATES_USE
+} di_candidate_mode;
 
 typedef struct di_index_select_args {
     di_batch batch;
@@ -318,12 +327,12 @@ typedef struct di_index_select_args {
 } di_index_select_args;
 
 /* One softmax over the row's list: window positions max(0, pos - window + 1) .. pos ascending, then
- * picks ascending. Keys = values. Window rows at positions >= length[slot] come from kv_codes of the
- * step, older ones from the ring, slot position % ring_slots. Then inverse RoPE at pos.
- * s_n = f(q_h . K_n * f(d^-0.5)); blocks of 64 list slots, running maximum m from -1e30:
- * p_n = exp(s_n - m); o = a(sum_n b(p_n) K_n / (sum_n p_n + exp(sink_h - m))), earlier blocks
- * rescaled by exp(m_old - m_new); b rounds to bf16 in `release` (against the running maximum).
- * The sink is not part of the maximum. */
+ * picks ascending. Keys = values. Window rows at positions >= length[slot] come from kv_codes of
+ * the step, older ones from the ring, slot position % ring_slots. Then inverse RoPE at pos. s_n =
+ * f(q_h . K_n * f(d^-0.5)); blocks of 64 list slots, running maximum m from -1e30: p_n = exp(s_n -
+ * m); o = a(sum_n b(p_n) K_n / (sum_n p_n + exp(sink_h - m))), earlier blocks rescaled by exp(m_old
+ * - m_new); b rounds to bf16 in `release` (against the running maximum). The sink is not part of
+ * the maximum. */
 typedef struct di_attend_args {
     di_batch batch;
     int32_t n_heads, head_dim, window;
@@ -331,15 +340,15 @@ typedef struct di_attend_args {
     di_ptr q;                   /* A [n_rows][n_heads][head_dim] */
     di_ptr kv_codes, kv_scales; /* of the step's rows */
     di_window ring;
-    di_pages pages;  /* ignored when top_k is 0 */
-    int32_t top_k;   /* 0: window only */
-    di_ptr picks;    /* int32 [n_rows][top_k] */
-    di_vector sink;  /* F32 [n_heads] */
-    di_ptr out;      /* A [n_rows][n_heads][head_dim] */
+    di_pages pages; /* ignored when top_k is 0 */
+    int32_t top_k;  /* 0: window only */
+    di_ptr picks;   /* int32 [n_rows][top_k] */
+    di_vector sink; /* F32 [n_heads] */
+    di_ptr out;     /* A [n_rows][n_heads][head_dim] */
 } di_attend_args;
 
-/* The step's window rows go to the ring, slot pos % ring_slots: the last ring_slots live rows of each
- * sequence. After attend of the same layer. */
+/* The step's window rows go to the ring, slot pos % ring_slots: the last ring_slots live rows of
+ * each sequence. After attend of the same layer. */
 typedef struct di_window_store_args {
     di_batch batch;
     int32_t head_dim;
@@ -361,8 +370,9 @@ typedef struct di_attn_out_args {
 
 typedef enum di_score { DI_SCORING_SQRTSOFTPLUS, DI_SCORING_SIGMOID, DI_SCORING_SOFTMAX } di_score;
 
-/* z = f(gate . u / temperature); s = f(score(z)); the top_k largest of f(s + bias), ties to the lower
- * expert; weight = s of the picked, / (their sum + 1e-20) when `normalize` and top_k > 1, * scale. */
+/* z = f(gate . u / temperature); s = f(score(z)); the top_k largest of f(s + bias), ties to the
+ * lower expert; weight = s of the picked, / (their sum + 1e-20) when `normalize` and top_k > 1, *
+ * scale. */
 typedef struct di_route_args {
     int32_t n_rows, top_k;
     di_score scoring;
@@ -381,9 +391,9 @@ typedef struct di_expert {
     di_ptr w1, w1_scale, w3, w3_scale, w2, w2_scale;
 } di_expert;
 
-/* One output row a pick: h = a(weight * silu(min(w1 u, limit)) * clamp(w3 u, +-limit)); w2 h. All three
- * products quantised. rows[t][i] belongs to the i-th pick of row t in increasing expert number.
- * limit 0: no clamp. A dead row's picks may hold anything. */
+/* One output row a pick: h = a(weight * silu(min(w1 u, limit)) * clamp(w3 u, +-limit)); w2 h. All
+ * three products quantised. rows[t][i] belongs to the i-th pick of row t in increasing expert
+ * number. limit 0: no clamp. A dead row's picks may hold anything. */
 typedef struct di_experts_args {
     int32_t n_rows, top_k, n_experts;
     double limit;
@@ -433,10 +443,10 @@ typedef struct di_head_args {
 /* How one row is sampled. In device memory; the host writes it for every step. */
 typedef struct di_sample_params {
     uint64_t seed;
-    float temperature;        /* 0: greedy */
-    float top_p;              /* 1: off */
-    float min_p;              /* 0: off */
-    float repetition_penalty; /* 1: off */
+    float temperature;                         /* 0: greedy */
+    float top_p;                               /* 1: off */
+    float min_p;                               /* 0: off */
+    float repetition_penalty;                  /* 1: off */
     float presence_penalty, frequency_penalty; /* 0: off */
     int32_t top_k;                             /* 0: off */
     int32_t slot;                              /* for counts and next_token */
@@ -453,11 +463,11 @@ typedef struct di_logit_bias {
 enum { DI_COUNT_PROMPT = 1 << 30 }; /* flag in counts: the id stands in the prompt */
 
 /* In this order, in double: x = logit; repetition penalty (ids in prompt or output: x > 0 ? x / r :
- * x * r), presence and frequency (output ids: x -= presence + frequency * count); bias; mask (bit 0:
- * x = -inf); temperature 0: the largest x, ties to the lower id. Otherwise x /= temperature; sorted by
- * (x down, id up) keep the first top_k; of those, p = softmax, the shortest prefix whose sum reaches
- * top_p; of those, p >= min_p * p_max. Token = argmax of x + gumbel(seed, position, id) over the kept
- * ids, ties to the lower id; position = pos of the row + 1. gumbel: base/philox.h.
+ * x * r), presence and frequency (output ids: x -= presence + frequency * count); bias; mask (bit
+ * 0: x = -inf); temperature 0: the largest x, ties to the lower id. Otherwise x /= temperature;
+ * sorted by (x down, id up) keep the first top_k; of those, p = softmax, the shortest prefix whose
+ * sum reaches top_p; of those, p >= min_p * p_max. Token = argmax of x + gumbel(seed, position, id)
+ * over the kept ids, ties to the lower id; position = pos of the row + 1. gumbel: base/philox.h.
  * logprob = log softmax of the RAW logits at the token. A dead row gives token -1. When no logit
  * is finite, or one is NaN or +infinite, token = -2. next_token[slot] = token if >= 0. */
 typedef struct di_sample_args {
@@ -512,8 +522,8 @@ typedef struct di_rope_args {
     di_ptr x;         /* in, out A */
 } di_rope_args;
 
-/* The three quantisers of model.md 3.1; inputs are looked at as float32. Q8: E4M3 bytes, E8M0 per 32.
- * Q4I: e2m1 pairs, E8M0 per 32. Q4C: e2m1 pairs, E4M3 per 16. */
+/* The three quantisers of model.md 3.1; inputs are looked at as float32. Q8: E4M3 bytes, E8M0
+ * per 32. Q4I: e2m1 pairs, E8M0 per 32. Q4C: e2m1 pairs, E4M3 per 16. */
 typedef enum di_quantizer { DI_Q8, DI_Q4I, DI_Q4C } di_quantizer;
 typedef struct di_quantize_args {
     int32_t n_rows, width;
@@ -563,8 +573,8 @@ typedef struct di_top_k_args {
     di_ptr out;        /* int32 [n_rows][top_k] ascending, -1 fills */
 } di_top_k_args;
 
-/* The attention of `attend` over dequantised keys and an explicit list, without inverse RoPE. Slots of
- * -1 are empty; a list of empty slots only gives 0. */
+/* The attention of `attend` over dequantised keys and an explicit list, without inverse RoPE. Slots
+ * of -1 are empty; a list of empty slots only gives 0. */
 typedef struct di_attend_list_args {
     int32_t n_rows, n_heads, head_dim, n_keys, n_slots;
     di_ptr q;       /* A [n_rows][n_heads][head_dim] */
@@ -589,14 +599,13 @@ typedef struct di_swiglu_args {
 
 /* Every operation once. Whoever walks all operations (tables, wrappers, kernelcheck) uses this. */
 #define DI_EACH_OP(X)                                                                              \
-    X(step_begin) X(step_end) X(rewind) X(embed)                                                   \
-    X(engram_hash) X(engram_rows) X(engram_gate)                                                   \
-    X(mix) X(sublayer_in) X(sublayer_out) X(stream_mean)                                           \
-    X(linear) X(qkv) X(compress) X(index_select) X(attend) X(window_store) X(attn_out)             \
-    X(route) X(experts) X(shared_expert) X(combine)                                                \
-    X(head) X(sample) X(tally) X(to_f32)                                                           \
-    X(rms_norm) X(rope) X(quantize) X(pool) X(index_weights) X(index_scores) X(candidates)         \
-    X(top_k) X(attend_list) X(swiglu)
+    X(step_begin)                                                                                  \
+    X(step_end) X(rewind) X(embed) X(engram_hash) X(engram_rows) X(engram_gate) X(mix)             \
+        X(sublayer_in) X(sublayer_out) X(stream_mean) X(linear) X(qkv) X(compress) X(index_select) \
+            X(attend) X(window_store) X(attn_out) X(route) X(experts) X(shared_expert) X(combine)  \
+                X(head) X(sample) X(tally) X(to_f32) X(rms_norm) X(rope) X(quantize) X(pool)       \
+                    X(index_weights) X(index_scores) X(candidates) X(top_k) X(attend_list)         \
+                        X(swiglu)
 
 typedef struct di_ops {
 #define DI_OP_MEMBER(name) void (*name)(di_stream * stream, const di_##name##_args *args);

@@ -10,9 +10,7 @@ di_context_options di_context_options_defaults(const di_config *config) {
     return (di_context_options){1, context < 32768 ? context : 32768, 256, 32, true, 0};
 }
 
-static int32_t largest(int32_t a, int32_t b) {
-    return a > b ? a : b;
-}
+static int32_t largest(int32_t a, int32_t b) { return a > b ? a : b; }
 
 static di_limits limits_of(const di_config *c, const di_context_options *o) {
     int32_t columns = (c->engram_max_ngram_size - 1) * c->engram_n_heads;
@@ -39,9 +37,9 @@ static di_limits limits_of(const di_config *c, const di_context_options *o) {
         .engram_columns = columns,
         .engram_width = c->engram_head_dim,
     };
-    int32_t ks[] = {c->hc_mult * c->hidden_size, l.o_low, columns * c->engram_head_dim,
-                    c->num_attention_heads * c->head_dim, c->moe_intermediate_size,
-                    c->n_dspark_targets * c->hidden_size};
+    int32_t ks[] = {c->hc_mult * c->hidden_size,  l.o_low,
+                    columns * c->engram_head_dim, c->num_attention_heads * c->head_dim,
+                    c->moe_intermediate_size,     c->n_dspark_targets * c->hidden_size};
     l.max_k = c->hidden_size;
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) l.max_k = largest(l.max_k, ks[i]);
     return l;
@@ -60,15 +58,16 @@ di_context_bytes di_context_plan(const di_config *config, const di_backend *back
 static di_status check_options(const di_config *config, const di_context_options *o,
                                di_error *error) {
     if (o->n_slots < 1 || o->max_rows < 1 || o->max_out < 1 || o->max_out > o->max_rows) {
-        return di_fail(error, DI_ERR_USAGE,
-                       "context: n_slots %d, max_rows %d and max_out %d must be positive, max_out at "
-                       "most max_rows",
-                       o->n_slots, o->max_rows, o->max_out);
+        return di_fail(
+            error, DI_ERR_USAGE,
+            "context: n_slots %d, max_rows %d and max_out %d must be positive, max_out at "
+            "most max_rows",
+            o->n_slots, o->max_rows, o->max_out);
     }
     if (o->max_context < 1 || o->max_context > config->max_position_embeddings) {
         return di_fail(error, DI_ERR_USAGE,
-                       "context of %" PRId64 " tokens: the model takes 1 to %" PRId64, o->max_context,
-                       config->max_position_embeddings);
+                       "context of %" PRId64 " tokens: the model takes 1 to %" PRId64,
+                       o->max_context, config->max_position_embeddings);
     }
     return DI_OK;
 }
@@ -106,8 +105,9 @@ static di_status take_memory(di_context *context, di_error *error) {
     uint64_t allowed = context->options.max_bytes;
     if (allowed && need.total > allowed) {
         return di_fail(error, DI_ERR_MEMORY,
-                       "not enough memory: a context of %" PRId64 " tokens in %d slots needs %" PRIu64
-                       " MiB, %" PRIu64 " MiB are left of what is allowed; ask for a smaller context "
+                       "not enough memory: a context of %" PRId64
+                       " tokens in %d slots needs %" PRIu64 " MiB, %" PRIu64
+                       " MiB are left of what is allowed; ask for a smaller context "
                        "or allow more",
                        context->options.max_context, context->options.n_slots,
                        (need.total >> 20) + 1, allowed >> 20);
@@ -164,13 +164,9 @@ const di_context_options *di_context_get_options(const di_context *context) {
     return &context->options;
 }
 
-int64_t di_context_length(const di_context *context, int32_t slot) {
-    return context->length[slot];
-}
+int64_t di_context_length(const di_context *context, int32_t slot) { return context->length[slot]; }
 
-int32_t di_context_margin(const di_context *context, int32_t slot) {
-    return context->margin[slot];
-}
+int32_t di_context_margin(const di_context *context, int32_t slot) { return context->margin[slot]; }
 
 void di_context_reset(di_context *context, int32_t slot) {
     di_backend *backend = context->backend;
@@ -186,8 +182,9 @@ void di_context_reset(di_context *context, int32_t slot) {
 
 di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_error *error) {
     if (n < 0 || n > context->margin[slot]) {
-        return di_fail(error, DI_ERR_LIMIT, "cannot take back %d tokens of slot %d: the margin is %d",
-                       n, slot, context->margin[slot]);
+        return di_fail(error, DI_ERR_LIMIT,
+                       "cannot take back %d tokens of slot %d: the margin is %d", n, slot,
+                       context->margin[slot]);
     }
     di_backend *backend = context->backend;
     di_stream *stream = backend->stream;
@@ -239,8 +236,8 @@ di_status di_context_count(di_context *context, int32_t slot, const int32_t *ids
         backend->upload(backend->stream, context->at.token, ids + at, (uint64_t)m * 4);
         backend->upload(backend->stream, context->at.pos, slots, (uint64_t)m * 4);
         backend->ops->tally(backend->stream,
-                            &(di_tally_args){m, vocab, 1, prompt, context->at.token, context->at.pos,
-                                             context->at.counts});
+                            &(di_tally_args){m, vocab, 1, prompt, context->at.token,
+                                             context->at.pos, context->at.counts});
     }
     free(slots);
     return DI_OK;

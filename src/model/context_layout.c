@@ -1,5 +1,5 @@
-/* Where everything of a context lies: one allocation, regions of 64-byte alignment in a fixed order.
- * The same walk counts (plan) and places (create), so the two cannot disagree.
+/* Where everything of a context lies: one allocation, regions of 64-byte alignment in a fixed
+ * order. The same walk counts (plan) and places (create), so the two cannot disagree.
  */
 #include <string.h>
 
@@ -18,9 +18,7 @@ static di_ptr take(planner *p, uint64_t n, uint64_t element_bytes) {
     return place;
 }
 
-static int32_t round_up(int32_t n, int32_t unit) {
-    return (n + unit - 1) / unit * unit;
-}
+static int32_t round_up(int32_t n, int32_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* Slots of a compressor ring: a rewind of `rollback` may reopen a group that began max_ratio - 1
  * rows before it. */
@@ -34,7 +32,8 @@ static int32_t compress_slots(const di_config *config) {
 
 static void lay_out_step(planner *p, const di_config *c, const di_context_options *o,
                          di_context_buffers *at) {
-    uint64_t rows = (uint64_t)o->max_rows, slots = (uint64_t)o->n_slots, outs = (uint64_t)o->max_out;
+    uint64_t rows = (uint64_t)o->max_rows, slots = (uint64_t)o->n_slots,
+             outs = (uint64_t)o->max_out;
     at->rows = take(p, rows, sizeof(di_row));
     at->length = take(p, slots, 4);
     at->n_valid = take(p, slots, 4);

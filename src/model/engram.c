@@ -99,10 +99,11 @@ di_status di_engram_map_from_tokenizer(const di_config *config, const di_tokeniz
                                        const char *what, di_engram *engram, di_error *error) {
     int32_t size = di_tokenizer_size(tokenizer), n_classes;
     if (size != config->vocab_size) {
-        return di_fail(error, DI_ERR_INVALID,
-                       "%s has %d ids, but config.json says vocab_size %d; the tokenizer belongs to "
-                       "another model",
-                       what, size, config->vocab_size);
+        return di_fail(
+            error, DI_ERR_INVALID,
+            "%s has %d ids, but config.json says vocab_size %d; the tokenizer belongs to "
+            "another model",
+            what, size, config->vocab_size);
     }
     DI_TRY(allocate_map(config, engram, error));
     DI_TRY(di_tokenizer_engram_map(tokenizer, engram->token_map, &n_classes, error));
@@ -113,13 +114,14 @@ static di_status read_map(const di_config *config, const di_json *root, const ch
                           di_engram *engram, di_error *error) {
     const di_json *list = di_json_get(root, "token_map");
     int64_t n_classes, id = 0;
-    if (!list || list->type != DI_JSON_ARRAY || !di_json_int64(di_json_get(root, "n_classes"), &n_classes)) {
+    if (!list || list->type != DI_JSON_ARRAY ||
+        !di_json_int64(di_json_get(root, "n_classes"), &n_classes)) {
         return di_fail(error, DI_ERR_INVALID, "%s: needs \"token_map\" (a list) and \"n_classes\"",
                        path);
     }
     if (list->length != (size_t)config->vocab_size) {
-        return di_fail(error, DI_ERR_INVALID, "%s: token_map has %zu entries, vocab_size is %d", path,
-                       list->length, config->vocab_size);
+        return di_fail(error, DI_ERR_INVALID, "%s: token_map has %zu entries, vocab_size is %d",
+                       path, list->length, config->vocab_size);
     }
     for (const di_json *item = list->first; item; item = item->next, id++) {
         int64_t class_id;

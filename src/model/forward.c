@@ -102,18 +102,19 @@ static void engram_hash(const pass *p) {
     const di_config *c = p->config;
     const di_model *model = p->context->model;
     if (c->n_engram_layers == 0) return;
-    p->ops->engram_hash(p->stream, &(di_engram_hash_args){.batch = p->batch,
-                                                          .history = p->at->history,
-                                                          .history_slots = p->context->history_slots,
-                                                          .token_map = model->token_map,
-                                                          .pad_class = model->engram.pad_class,
-                                                          .n_layers = c->n_engram_layers,
-                                                          .max_ngram = c->engram_max_ngram_size,
-                                                          .n_heads = c->engram_n_heads,
-                                                          .multipliers = model->multipliers,
-                                                          .primes = model->primes,
-                                                          .offsets = model->hash_offsets,
-                                                          .table_rows = p->at->engram_rows});
+    p->ops->engram_hash(p->stream,
+                        &(di_engram_hash_args){.batch = p->batch,
+                                               .history = p->at->history,
+                                               .history_slots = p->context->history_slots,
+                                               .token_map = model->token_map,
+                                               .pad_class = model->engram.pad_class,
+                                               .n_layers = c->n_engram_layers,
+                                               .max_ngram = c->engram_max_ngram_size,
+                                               .n_heads = c->engram_n_heads,
+                                               .multipliers = model->multipliers,
+                                               .primes = model->primes,
+                                               .offsets = model->hash_offsets,
+                                               .table_rows = p->at->engram_rows});
 }
 
 /* Adds the gated n-gram value to every stream (model.md 5.4). */
@@ -124,15 +125,15 @@ static void engram(const pass *p, int32_t layer) {
     uint64_t table_bytes = (uint64_t)n * (uint64_t)columns * sizeof(int64_t);
     di_ptr rows = di_ptr_at(p->at->engram_rows, (uint64_t)c->roles[layer].engram * table_bytes);
     tap(p, "engram_rows", layer, rows, DI_TAP_I64, columns);
-    p->ops->engram_rows(p->stream, &(di_engram_rows_args){n, columns, c->engram_head_dim, p->at->pos,
-                                                          rows, w->codes, w->scales,
-                                                          p->at->engram_values});
+    p->ops->engram_rows(p->stream,
+                        &(di_engram_rows_args){n, columns, c->engram_head_dim, p->at->pos, rows,
+                                               w->codes, w->scales, p->at->engram_values});
     p->ops->linear(p->stream, &(di_linear_args){n, 1, true, false, p->at->engram_values, w->wkv,
                                                 p->at->engram_kv});
-    p->ops->engram_gate(p->stream, &(di_engram_gate_args){n, c->hc_mult, c->hidden_size,
-                                                          c->rms_norm_eps, p->at->engram_kv,
-                                                          w->q_weight, w->k_weight, p->at->streams,
-                                                          DI_NONE});
+    p->ops->engram_gate(p->stream,
+                        &(di_engram_gate_args){n, c->hc_mult, c->hidden_size, c->rms_norm_eps,
+                                               p->at->engram_kv, w->q_weight, w->k_weight,
+                                               p->at->streams, DI_NONE});
 }
 
 /* A KV source takes its new tokens into the compressed cache. */
@@ -262,9 +263,9 @@ static void moe(const pass *p, int32_t layer) {
                                                   .inner = c->moe_intermediate_size,
                                                   .experts = w->experts,
                                                   .rows = p->at->expert_rows});
-    p->ops->shared_expert(p->stream, &(di_shared_expert_args){n, c->swiglu_limit, p->at->u,
-                                                              w->shared_w1, w->shared_w3,
-                                                              w->shared_w2, p->at->shared});
+    p->ops->shared_expert(p->stream,
+                          &(di_shared_expert_args){n, c->swiglu_limit, p->at->u, w->shared_w1,
+                                                   w->shared_w3, w->shared_w2, p->at->shared});
     p->ops->combine(p->stream, &(di_combine_args){n, w->top_k, c->hidden_size, p->at->expert_rows,
                                                   p->at->shared, p->at->y});
 }
@@ -315,8 +316,8 @@ static void backbone(const pass *p) {
     const di_config *c = p->config;
     const di_model *model = p->context->model;
     p->ops->step_begin(p->stream, &(di_step_begin_args){p->batch});
-    p->ops->embed(p->stream, &(di_embed_args){p->batch, model->embed, c->hc_mult, p->at->streams,
-                                              p->at->pre});
+    p->ops->embed(p->stream,
+                  &(di_embed_args){p->batch, model->embed, c->hc_mult, p->at->streams, p->at->pre});
     tap(p, "embed", -1, p->at->streams, DI_TAP_A, (int64_t)c->hc_mult * c->hidden_size);
     engram_hash(p);
     for (int32_t layer = 0; layer < c->num_hidden_layers; layer++) {
@@ -345,8 +346,8 @@ static void head(const pass *p, const di_step *step) {
                                             .normed = p->at->normed,
                                             .logits = p->at->logits});
     if (p->context->tap) {
-        p->context->tap(p->context->tap_user, "final_norm", -1, p->at->normed, DI_TAP_A, step->n_out,
-                        c->hidden_size);
+        p->context->tap(p->context->tap_user, "final_norm", -1, p->at->normed, DI_TAP_A,
+                        step->n_out, c->hidden_size);
     }
     if (model->release_layers) discard(p, &model->head_range);
 }
@@ -401,8 +402,8 @@ static di_status check_rows(di_context *context, const di_step *step, di_error *
         bool again = !goes_on && context->seen[row->slot] == context->step_number;
         context->seen[row->slot] = context->step_number;
         if (again || row->offset != (goes_on ? before->offset + 1 : 0)) {
-            return di_fail(error, DI_ERR_USAGE, "row %d: offset %d does not continue its sequence", i,
-                           row->offset);
+            return di_fail(error, DI_ERR_USAGE, "row %d: offset %d does not continue its sequence",
+                           i, row->offset);
         }
         if (context->length[row->slot] + row->offset >= o->max_context) {
             return di_fail(error, DI_ERR_LIMIT,
@@ -421,15 +422,16 @@ static di_status check_outputs(const di_context *context, const di_step *step, d
     for (int32_t i = 0; i < step->n_out; i++) {
         int32_t row = step->out_rows[i];
         if (row < 0 || row >= step->n_rows || (i && row <= step->out_rows[i - 1])) {
-            return di_fail(error, DI_ERR_USAGE, "out_rows[%d] = %d: not an ascending row of the step",
-                           i, row);
+            return di_fail(error, DI_ERR_USAGE,
+                           "out_rows[%d] = %d: not an ascending row of the step", i, row);
         }
         const di_sample_params *s = step->params ? &step->params[i] : NULL;
         if (!s) continue;
-        bool bias_ok = s->n_bias >= 0 && s->bias_begin >= 0 &&
-                       s->n_bias <= step->n_biases - s->bias_begin;
+        bool bias_ok =
+            s->n_bias >= 0 && s->bias_begin >= 0 && s->n_bias <= step->n_biases - s->bias_begin;
         if (s->slot != step->rows[row].slot || !bias_ok || s->mask >= step->n_masks) {
-            return di_fail(error, DI_ERR_USAGE, "params[%d]: slot, bias range or mask out of range", i);
+            return di_fail(error, DI_ERR_USAGE, "params[%d]: slot, bias range or mask out of range",
+                           i);
         }
     }
     if (step->n_biases < 0 || step->n_biases > DI_MAX_BIASES || step->n_masks < 0 ||
@@ -460,16 +462,16 @@ di_status di_forward(di_context *context, const di_step *step, di_error *error) 
     const di_context_buffers *at = &context->at;
     di_backend *backend = context->backend;
     pass p = {context, &context->model->config, at, backend->ops, backend->stream, {0}};
-    p.batch = (di_batch){step->n_rows, context->options.n_slots, at->rows,  at->length, at->n_valid,
-                         at->next_token, at->pos, at->first, at->token};
+    p.batch = (di_batch){step->n_rows, context->options.n_slots, at->rows, at->length,
+                         at->n_valid,  at->next_token,           at->pos,  at->first,
+                         at->token};
     backend->upload(p.stream, at->rows, step->rows, (uint64_t)step->n_rows * sizeof *step->rows);
     backbone(&p);
     if (step->n_out > 0) head(&p, step);
     context->n_out = step->n_out;
     context->sampled = step->n_out > 0 && step->params;
     if (context->sampled) sample(&p, step);
-    p.ops->step_end(p.stream,
-                    &(di_step_end_args){p.batch, at->history, context->history_slots});
+    p.ops->step_end(p.stream, &(di_step_end_args){p.batch, at->history, context->history_slots});
     advance(context, step);
     return DI_OK;
 }

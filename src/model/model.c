@@ -36,19 +36,22 @@ static di_status load_token_map(di_model *model, const char *directory, di_error
         DI_TRY(di_tokenizer_load(tokenizer, &model->tokenizer, error));
         int32_t size = di_tokenizer_size(model->tokenizer);
         if (size > config->vocab_size) {
-            return di_fail(error, DI_ERR_INVALID,
-                           "%s has %d ids, but config.json says vocab_size %d; the tokenizer belongs "
-                           "to another model",
-                           tokenizer, size, config->vocab_size);
+            return di_fail(
+                error, DI_ERR_INVALID,
+                "%s has %d ids, but config.json says vocab_size %d; the tokenizer belongs "
+                "to another model",
+                tokenizer, size, config->vocab_size);
         }
         if (config->n_engram_layers == 0) return DI_OK;
-        return di_engram_map_from_tokenizer(config, model->tokenizer, tokenizer, &model->engram, error);
+        return di_engram_map_from_tokenizer(config, model->tokenizer, tokenizer, &model->engram,
+                                            error);
     }
     if (config->n_engram_layers == 0) return DI_OK;
     if (access(map, F_OK) == 0) return di_engram_map_from_file(config, map, &model->engram, error);
-    return di_fail(error, DI_ERR_INVALID,
-                   "%s has neither tokenizer.json nor token_map.json; Engram layers need one of them",
-                   directory);
+    return di_fail(
+        error, DI_ERR_INVALID,
+        "%s has neither tokenizer.json nor token_map.json; Engram layers need one of them",
+        directory);
 }
 
 /* A small constant table on the device. */
@@ -88,10 +91,12 @@ static di_status upload_frequencies(di_model *model, di_error *error) {
     if (!freq) return di_fail(error, DI_ERR_MEMORY, "out of memory: rotary frequencies");
     uint64_t bytes = (uint64_t)half * sizeof *freq;
     di_rope_frequencies(&model->config, false, freq);
-    di_status status = upload_table(model, freq, bytes, "rotary frequencies", &model->freq_main, error);
+    di_status status =
+        upload_table(model, freq, bytes, "rotary frequencies", &model->freq_main, error);
     if (status == DI_OK) {
         di_rope_frequencies(&model->config, true, freq);
-        status = upload_table(model, freq, bytes, "rotary frequencies", &model->freq_compress, error);
+        status =
+            upload_table(model, freq, bytes, "rotary frequencies", &model->freq_compress, error);
     }
     free(freq);
     return status;
@@ -161,14 +166,8 @@ void di_model_close(di_model *model) {
     free(model);
 }
 
-const di_config *di_model_config(const di_model *model) {
-    return &model->config;
-}
+const di_config *di_model_config(const di_model *model) { return &model->config; }
 
-const di_checkpoint *di_model_checkpoint(const di_model *model) {
-    return model->checkpoint;
-}
+const di_checkpoint *di_model_checkpoint(const di_model *model) { return model->checkpoint; }
 
-const di_tokenizer *di_model_tokenizer(const di_model *model) {
-    return model->tokenizer;
-}
+const di_tokenizer *di_model_tokenizer(const di_model *model) { return model->tokenizer; }

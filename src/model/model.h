@@ -1,9 +1,9 @@
 /* The network: weights bound to a backend, the state of sequences, and the ragged step.
  *
- * This header is the folder's door. A di_model holds weights (read-only, mapped); a di_context holds
- * what sequences need on the device: page pool, window rings, token history, lengths, workspaces,
- * all taken at creation. di_forward enqueues one step and returns; nothing here waits except the
- * functions that say so. One thread (the engine's) uses a model and its contexts.
+ * This header is the folder's door. A di_model holds weights (read-only, mapped); a di_context
+ * holds what sequences need on the device: page pool, window rings, token history, lengths,
+ * workspaces, all taken at creation. di_forward enqueues one step and returns; nothing here waits
+ * except the functions that say so. One thread (the engine's) uses a model and its contexts.
  */
 #ifndef DI_MODEL_MODEL_H
 #define DI_MODEL_MODEL_H
@@ -34,8 +34,8 @@ typedef struct di_model_options {
 
 di_model_options di_model_options_defaults(void);
 
-/* Opens the directory, checks it, derives the Engram constants and binds every tensor. The token map
- * comes from tokenizer.json, else from token_map.json. The backend must outlive the model. */
+/* Opens the directory, checks it, derives the Engram constants and binds every tensor. The token
+ * map comes from tokenizer.json, else from token_map.json. The backend must outlive the model. */
 di_status di_model_open(const char *directory, di_backend *backend, const di_model_options *options,
                         di_model **out, di_error *error);
 void di_model_close(di_model *model);
@@ -57,7 +57,8 @@ typedef struct di_context_options {
 
 di_context_options di_context_options_defaults(const di_config *config);
 
-/* Bytes that a context with these options takes on the device, workspaces included, and its parts. */
+/* Bytes that a context with these options takes on the device, workspaces included, and its parts.
+ */
 typedef struct di_context_bytes {
     uint64_t pages, windows, rings, counts, logits, activations, workspace, total;
 } di_context_bytes;
@@ -72,8 +73,8 @@ const di_context_options *di_context_get_options(const di_context *context);
 
 /* Makes slot empty (length 0, counts cleared). Enqueued. */
 void di_context_reset(di_context *context, int32_t slot);
-/* Takes back the last n tokens of slot. The rings keep di_config_rollback rows more than are read, so
- * the margin is that many tokens: what is rewound uses it up, what is processed restores it.
+/* Takes back the last n tokens of slot. The rings keep di_config_rollback rows more than are read,
+ * so the margin is that many tokens: what is rewound uses it up, what is processed restores it.
  * DI_ERR_LIMIT beyond it. Enqueued. */
 di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_error *error);
 /* How many tokens of slot may be rewound now. */
@@ -95,7 +96,8 @@ typedef struct di_step {
     int32_t n_masks;
 } di_step;
 
-/* Checks the step (DI_ERR_LIMIT, DI_ERR_USAGE), then enqueues the forward pass, sampling included. */
+/* Checks the step (DI_ERR_LIMIT, DI_ERR_USAGE), then enqueues the forward pass, sampling included.
+ */
 di_status di_forward(di_context *context, const di_step *step, di_error *error);
 
 /* Results of the last di_forward; each waits for it. */

@@ -79,8 +79,8 @@ struct di_model {
     di_draft_weights draft;
     di_layer_ranges *layer_ranges; /* [num_hidden_layers], when release_layers */
     di_layer_ranges head_range;
-    di_ptr freq_main, freq_compress;                          /* float32 [rd / 2] */
-    di_ptr token_map, multipliers, primes, hash_offsets;      /* Engram constants on the device */
+    di_ptr freq_main, freq_compress;                     /* float32 [rd / 2] */
+    di_ptr token_map, multipliers, primes, hash_offsets; /* Engram constants on the device */
 };
 
 /* weights.c: binds every tensor of the checkpoint to model->backend. */
@@ -118,17 +118,17 @@ struct di_context {
     int32_t pages_per_slot, history_slots, ring_slots, compress_slots;
     uint64_t page_bytes;
     di_ptr compress_ring[DI_MAX_LAYERS]; /* by layer; DI_NONE where there is none */
-    struct di_page_part { /* by layer, KV sources only: offsets inside a page */
+    struct di_page_part {                /* by layer, KV sources only: offsets inside a page */
         uint32_t codes, scales, key_codes, key_scales;
     } page_part[DI_MAX_LAYERS];
     /* The host's view of the slots: lengths are upper bounds, margins what may be rewound. */
-    int64_t *length;     /* [n_slots] */
-    int32_t *margin;     /* [n_slots] */
-    int64_t *seen;       /* [n_slots]: the last step that had rows of the slot */
+    int64_t *length; /* [n_slots] */
+    int32_t *margin; /* [n_slots] */
+    int64_t *seen;   /* [n_slots]: the last step that had rows of the slot */
     int64_t step_number;
-    int32_t *out_slots;  /* [max_out] */
-    int32_t n_out; /* of the last step */
-    bool sampled;  /* the last step sampled */
+    int32_t *out_slots; /* [max_out] */
+    int32_t n_out;      /* of the last step */
+    bool sampled;       /* the last step sampled */
     di_tap_fn tap;
     void *tap_user;
 };

@@ -1,13 +1,14 @@
 /* Which mapped bytes belong to a layer. A model that is larger than memory gives each layer's pages
- * back after its use; the tensors of a layer lie side by side in the files, so merging the ones that
- * touch leaves a handful of ranges.
+ * back after its use; the tensors of a layer lie side by side in the files, so merging the ones
+ * that touch leaves a handful of ranges.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/network.h"
 
-/* Layer that a tensor belongs to; num_hidden_layers for embed, head and the final norm. -1: other. */
+/* Layer that a tensor belongs to; num_hidden_layers for embed, head and the final norm. -1: other.
+ */
 static int32_t layer_of(const di_model *model, const char *name) {
     if (strncmp(name, "layers.", 7) == 0) return (int32_t)strtol(name + 7, NULL, 10);
     bool is_global = !strcmp(name, "embed.weight") || !strcmp(name, "head.weight");
@@ -35,7 +36,8 @@ static void merge(di_layer_ranges *list) {
 }
 
 static di_layer_ranges *list_of(di_model *model, int32_t layer) {
-    return layer < model->config.num_hidden_layers ? &model->layer_ranges[layer] : &model->head_range;
+    return layer < model->config.num_hidden_layers ? &model->layer_ranges[layer]
+                                                   : &model->head_range;
 }
 
 di_status di_ranges_collect(di_model *model, di_error *error) {

@@ -30,7 +30,8 @@ static void report(loader *l) {
 static const di_tensor *find(loader *l, const char *name) {
     const di_tensor *tensor = di_checkpoint_find(l->model->checkpoint, name);
     if (!tensor) {
-        l->status = di_fail(l->error, DI_ERR_INVALID, "tensor %s is missing (not in the contract)", name);
+        l->status =
+            di_fail(l->error, DI_ERR_INVALID, "tensor %s is missing (not in the contract)", name);
     }
     return tensor;
 }
@@ -72,8 +73,8 @@ __attribute__((format(printf, 3, 4))) static void matrix(loader *l, di_matrix *o
     di_ptr data = bind_tensor(l, name, &tensor);
     if (l->status != DI_OK) return;
     int64_t values = tensor->dtype == DI_FP4_PAIR ? 2 : 1;
-    *out = (di_matrix){tensor->dtype, (int32_t)tensor->shape[0], (int32_t)(tensor->shape[1] * values),
-                       data, DI_NONE};
+    *out = (di_matrix){tensor->dtype, (int32_t)tensor->shape[0],
+                       (int32_t)(tensor->shape[1] * values), data, DI_NONE};
     if (tensor->dtype == DI_F8_E4M3 || tensor->dtype == DI_FP4_PAIR) {
         snprintf(name, sizeof name, "%s.scale", stem);
         out->scale = bind_tensor(l, name, &scale);

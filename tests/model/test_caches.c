@@ -49,8 +49,8 @@ static uint8_t *read_device(test_model *m, di_ptr from, uint64_t bytes) {
 }
 
 /* Entry j, channel i of a source's latents or index keys, from slot 0's pages. */
-static double entry_value(const test_model *m, const uint8_t *pool, int32_t layer, bool key, int64_t j,
-                          int64_t i) {
+static double entry_value(const test_model *m, const uint8_t *pool, int32_t layer, bool key,
+                          int64_t j, int64_t i) {
     const di_context *context = m->context;
     int64_t per_page = DI_PAGE_TOKENS / m->config->roles[layer].ratio, place = j % per_page;
     int64_t width = key ? m->config->index_head_dim : m->config->head_dim;
@@ -80,7 +80,8 @@ static void check_pages(const char *name) {
     for (int32_t s = 0; s < m.config->n_kv_sources; s++) {
         int32_t layer = m.config->kv_source_layer_ids[s];
         for (int key = 0; key < 2; key++) {
-            snprintf(path, sizeof path, "p33/%s.layer%d", key ? "index_keys" : "compressed_kv", layer);
+            snprintf(path, sizeof path, "p33/%s.layer%d", key ? "index_keys" : "compressed_kv",
+                     layer);
             const float *want = golden_f32(golden, path, &n_want);
             int64_t width = key ? m.config->index_head_dim : m.config->head_dim;
             assert_int_equal(n_want / width, n / m.config->roles[layer].ratio);

@@ -1,6 +1,6 @@
-/* The demo model's golden continuations (models/demo/golden.json), `--numerics float`: token for token
- * with the twins; the fast path may part only where the stored margin between the two best logits is
- * under 0.05, and then goes on from the stored token.
+/* The demo model's golden continuations (models/demo/golden.json), `--numerics float`: token for
+ * token with the twins; the fast path may part only where the stored margin between the two best
+ * logits is under 0.05, and then goes on from the stored token.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,9 +38,9 @@ static double second_margin(const di_json *top) {
     return first - second;
 }
 
-/* Largest distance from the logits of the stored candidates. They were computed in float32 and stored
- * with 5 digits: a cache value that tips the other way moves them, so this is reported
- * and bounded loosely. */
+/* Largest distance from the logits of the stored candidates. They were computed in float32 and
+ * stored with 5 digits: a cache value that tips the other way moves them, so this is reported and
+ * bounded loosely. */
 static double top5_distance(const float *logits, const di_json *top) {
     double worst = 0;
     const di_json *id = di_json_get(top, "ids")->first;
@@ -75,8 +75,8 @@ static void check_case(test_model *m, const di_json *item, bool exact) {
         if (best != greedy[i]) {
             parted++;
             if (exact || second_margin(top) >= 0.05) {
-                fail_msg("%s, token %d: %d, want %d (margin %.4f)", di_json_get(item, "name")->text, i,
-                         best, greedy[i], second_margin(top));
+                fail_msg("%s, token %d: %d, want %d (margin %.4f)", di_json_get(item, "name")->text,
+                         i, best, greedy[i], second_margin(top));
             }
         }
         free(logits);
@@ -97,11 +97,13 @@ static void check(test_backend backend) {
     di_arena arena = DI_ARENA_EMPTY;
     const di_json *root;
     test_model m;
-    assert_int_equal(di_file_read(DI_SOURCE_DIR "/models/demo/golden.json", 1 << 22, &text, &size, &error),
+    assert_int_equal(di_file_read(DI_SOURCE_DIR "/models/demo/golden.json", 1 << 22, &text, &size,
+                                  &error),
                      DI_OK);
     assert_int_equal(di_json_parse(text, size, "golden.json", &arena, &root, &error), DI_OK);
     di_context_options context = {1, 2048, 1536, 32, false, 0};
-    test_model_open(&m, "models/demo", &(test_model_options){backend, DI_NUMERICS_FLOAT, 2, context});
+    test_model_open(&m, "models/demo",
+                    &(test_model_options){backend, DI_NUMERICS_FLOAT, 2, context});
     const di_json *cases = di_json_get(root, "cases");
     assert_int_equal(cases->length, 3);
     for (const di_json *item = cases->first; item; item = item->next) {

@@ -1,4 +1,5 @@
-/* Engram's derived constants and the rotary frequencies against the oracle and the spec's values. */
+/* Engram's derived constants and the rotary frequencies against the oracle and the spec's values.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,9 +33,10 @@ static void equal_rows(const di_safetensors *golden, const char *name, const int
     free(want);
 }
 
-static void equal_frequencies(const di_safetensors *golden, const di_config *config, bool compressed) {
-    const char *name = compressed ? "rope/inverse_frequencies_compress"
-                                  : "rope/inverse_frequencies_main";
+static void equal_frequencies(const di_safetensors *golden, const di_config *config,
+                              bool compressed) {
+    const char *name =
+        compressed ? "rope/inverse_frequencies_compress" : "rope/inverse_frequencies_main";
     int64_t n;
     const float *want = golden_f32(golden, name, &n);
     assert_int_equal(n, config->qk_rope_head_dim / 2);
@@ -54,9 +56,11 @@ static void check_constants(const char *name) {
     snprintf(path, sizeof path, "%s/tests/data/golden/%s/golden.safetensors", DI_SOURCE_DIR, name);
     assert_int_equal(di_safetensors_open(path, &golden, &error), DI_OK);
     assert_int_equal(di_engram_derive(&config, &engram, &error), DI_OK);
-    snprintf(path, sizeof path, "%s/tests/data/golden/%s/model/tokenizer.json", DI_SOURCE_DIR, name);
+    snprintf(path, sizeof path, "%s/tests/data/golden/%s/model/tokenizer.json", DI_SOURCE_DIR,
+             name);
     assert_int_equal(di_tokenizer_load(path, &tokenizer, &error), DI_OK);
-    assert_int_equal(di_engram_map_from_tokenizer(&config, tokenizer, path, &engram, &error), DI_OK);
+    assert_int_equal(di_engram_map_from_tokenizer(&config, tokenizer, path, &engram, &error),
+                     DI_OK);
     int64_t layers = config.n_engram_layers, columns = engram.n_columns, n;
     equal_rows(golden, "engram/multipliers", engram.multipliers[0], DI_MAX_NGRAM, layers,
                config.engram_max_ngram_size);
@@ -94,9 +98,10 @@ static void test_released(void **state) {
     di_error error;
     assert_int_equal(di_config_parse(json, size, "released", &config, &error), DI_OK);
     assert_int_equal(di_engram_derive(&config, &engram, &error), DI_OK);
-    static const int64_t multipliers[2][4] = {
-        {76632096046245, 4839876093313, 35959672319349, 73987337458391},
-        {67716810739261, 51510806800915, 30921347202721, 82619226485591}};
+    static const int64_t multipliers[2][4] = {{76632096046245, 4839876093313, 35959672319349,
+                                               73987337458391},
+                                              {67716810739261, 51510806800915, 30921347202721,
+                                               82619226485591}};
     for (int i = 0; i < 2; i++) {
         assert_memory_equal(engram.multipliers[i], multipliers[i], sizeof multipliers[i]);
     }
@@ -148,8 +153,9 @@ static void test_wrong_tokenizer(void **state) {
     assert_int_equal(di_tokenizer_load(path, &tokenizer, &error), DI_OK);
     assert_int_equal(di_engram_map_from_tokenizer(&config, tokenizer, "t.json", &engram, &error),
                      DI_ERR_INVALID);
-    assert_string_equal(error.message, "t.json has 2560 ids, but config.json says vocab_size 384; the "
-                                       "tokenizer belongs to another model");
+    assert_string_equal(error.message,
+                        "t.json has 2560 ids, but config.json says vocab_size 384; the "
+                        "tokenizer belongs to another model");
     config.vocab_size = 2560;
     assert_int_equal(di_engram_map_from_tokenizer(&config, tokenizer, "t.json", &engram, &error),
                      DI_ERR_INVALID);

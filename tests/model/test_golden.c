@@ -1,6 +1,6 @@
-/* The network against the oracle's float64 vectors (`--numerics float`), by the rules of its README:
- * the twins within 1e-5 everywhere with no selection different; the fast path within the bounds for
- * float32, its selections different nowhere on p1 to p33 and rarely on the long prompts.
+/* The network against the oracle's float64 vectors (`--numerics float`), by the rules of its
+ * README: the twins within 1e-5 everywhere with no selection different; the fast path within the
+ * bounds for float32, its selections different nowhere on p1 to p33 and rarely on the long prompts.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,9 +54,7 @@ static double row_deviation(const float *got, const float *want, int64_t n) {
     return worst;
 }
 
-static bool is_short(const char *prompt) {
-    return strlen(prompt) < 4; /* p1 .. p33 */
-}
+static bool is_short(const char *prompt) { return strlen(prompt) < 4; /* p1 .. p33 */ }
 
 /* deviation[n_rows] of a prompt's logits, by the README's bounds. */
 static void check_deviation(const suite *s, const char *prompt, double *deviation, int64_t n) {
@@ -114,7 +112,8 @@ static bool contains(const int64_t *set, int64_t n, int64_t value) {
 }
 
 /* Rows whose sets differ. want [n_rows][k], in any order; -1 fills. */
-static int64_t differing_rows(const recording *got, const int64_t *want, int64_t n_rows, int64_t k) {
+static int64_t differing_rows(const recording *got, const int64_t *want, int64_t n_rows,
+                              int64_t k) {
     int64_t differ = 0;
     for (int64_t row = 0; row < n_rows; row++) {
         bool same = true;

@@ -1,5 +1,6 @@
 /* Row invariance (design: promise 1): a sequence's logits are the same bits however its prompt is
- * cut, whether it is decoded one by one or in one go, alone or among others, with one thread or two.
+ * cut, whether it is decoded one by one or in one go, alone or among others, with one thread or
+ * two.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +27,8 @@ typedef struct setup {
 
 static void open_model(test_model *m, const setup *s, int32_t threads) {
     di_context_options context = {SLOTS, 512, 256, 256, false, 0};
-    test_model_open(m, s->directory, &(test_model_options){s->backend, s->numerics, threads, context});
+    test_model_open(m, s->directory,
+                    &(test_model_options){s->backend, s->numerics, threads, context});
 }
 
 /* Any ids will do; every slot has its own. */
@@ -51,7 +53,8 @@ static void expect_rows(const test_model *m, const float *got, const float *want
     }
 }
 
-static void check_cuts(test_model *m, const int32_t *ids, int32_t n, int32_t step, const float *want) {
+static void check_cuts(test_model *m, const int32_t *ids, int32_t n, int32_t step,
+                       const float *want) {
     char how[64];
     for (int32_t cut = 1; cut < n; cut += step) {
         di_context_reset(m->context, 0);

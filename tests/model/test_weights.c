@@ -1,6 +1,6 @@
-/* Dequantised weights are exact: every tensor, read by the operations that read it, has the hash that
- * the oracle's dequantisation has (weight_hashes.json: SHA-256 of the float32 values, row-major,
- * -0 taken as 0; the first 32 digits).
+/* Dequantised weights are exact: every tensor, read by the operations that read it, has the hash
+ * that the oracle's dequantisation has (weight_hashes.json: SHA-256 of the float32 values,
+ * row-major, -0 taken as 0; the first 32 digits).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,14 +53,16 @@ static di_ptr device(test_model *m, int64_t n) {
 static di_ptr bind(test_model *m, const di_tensor *tensor) {
     di_error error;
     di_ptr at;
-    assert_int_equal(
-        m->backend->bind(m->backend, tensor->data, tensor->bytes, tensor->name, &at, &error), DI_OK);
+    assert_int_equal(m->backend->bind(m->backend, tensor->data, tensor->bytes, tensor->name, &at,
+                                      &error),
+                     DI_OK);
     return at;
 }
 
 static const di_tensor *scale_of(test_model *m, const di_tensor *tensor) {
     char name[128];
-    snprintf(name, sizeof name, "%.*sscale", (int)(strlen(tensor->name) - strlen("weight")), tensor->name);
+    snprintf(name, sizeof name, "%.*sscale", (int)(strlen(tensor->name) - strlen("weight")),
+             tensor->name);
     const di_tensor *scale = di_checkpoint_find(di_model_checkpoint(m->model), name);
     assert_non_null(scale);
     return scale;
@@ -82,7 +84,8 @@ static float *matrix_values(test_model *m, const di_tensor *tensor, int64_t *cou
                m->backend->a_bytes);
     }
     di_ptr x = device(m, (int64_t)k * k), out = device(m, (int64_t)k * n);
-    m->backend->upload(m->backend->stream, x, units, (uint64_t)k * (uint64_t)k * m->backend->a_bytes);
+    m->backend->upload(m->backend->stream, x, units,
+                       (uint64_t)k * (uint64_t)k * m->backend->a_bytes);
     m->backend->ops->linear(m->backend->stream, &(di_linear_args){k, 1, false, false, x, w, out});
     float *columns = read_values(m, out, (int64_t)k * n);
     float *values = malloc((size_t)n * (size_t)k * sizeof *values);
@@ -107,8 +110,14 @@ static float *table_values(test_model *m, const di_tensor *tensor, int64_t *coun
     di_ptr rows, out = device(m, n * width);
     assert_int_equal(m->backend->alloc(m->backend, (uint64_t)n * 8, "rows", &rows, &error), DI_OK);
     m->backend->upload(m->backend->stream, rows, all, (uint64_t)n * 8);
-    di_engram_rows_args args = {(int32_t)n, 1, (int32_t)width, DI_NONE, rows, bind(m, tensor),
-                                bind(m, scale_of(m, tensor)), out};
+    di_engram_rows_args args = {(int32_t)n,
+                                1,
+                                (int32_t)width,
+                                DI_NONE,
+                                rows,
+                                bind(m, tensor),
+                                bind(m, scale_of(m, tensor)),
+                                out};
     m->backend->ops->engram_rows(m->backend->stream, &args);
     float *values = read_values(m, out, n * width);
     m->backend->free(m->backend, rows);
@@ -140,9 +149,10 @@ static void check_tensor(test_model *m, const di_json *item) {
     const di_tensor *tensor = di_checkpoint_find(di_model_checkpoint(m->model), item->key);
     if (!tensor) fail_msg("%s is not in the checkpoint", item->key);
     int64_t count;
-    float *values = tensor->n_dims != 2                          ? vector_values(tensor, &count)
-                    : strstr(tensor->name, "engram.embed.weight") ? table_values(m, tensor, &count)
-                                                                  : matrix_values(m, tensor, &count);
+    float *values = tensor->n_dims != 2 ? vector_values(tensor, &count)
+                    : strstr(tensor->name, "engram.embed.weight")
+                        ? table_values(m, tensor, &count)
+                        : matrix_values(m, tensor, &count);
     for (int64_t i = 0; i < count; i++) values[i] += 0.0F;
     char hex[65];
     test_sha256(values, (size_t)count * sizeof *values, hex);

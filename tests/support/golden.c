@@ -20,7 +20,9 @@ static void create_backend(test_model *m, const test_model_options *o) {
     di_cpu_options cpu = {o->n_threads ? o->n_threads : 1, 0, ~0u};
     switch (o->backend) {
     case TEST_REF: must(di_backend_create_ref(o->numerics, &m->backend, &error), &error); break;
-    case TEST_CPU: must(di_backend_create_cpu(o->numerics, &cpu, &m->backend, &error), &error); break;
+    case TEST_CPU:
+        must(di_backend_create_cpu(o->numerics, &cpu, &m->backend, &error), &error);
+        break;
     case TEST_LATE: must(late_backend_create(o->numerics, &m->backend, &error), &error); break;
     }
 }
@@ -48,8 +50,8 @@ void test_model_close(test_model *m) {
     m->backend->destroy(m->backend);
 }
 
-float *test_feed(test_model *m, int32_t slot, const int32_t *ids, int32_t n, const int32_t *out_rows,
-                 int32_t n_out) {
+float *test_feed(test_model *m, int32_t slot, const int32_t *ids, int32_t n,
+                 const int32_t *out_rows, int32_t n_out) {
     di_error error;
     di_row *rows = malloc((size_t)n * sizeof *rows);
     assert_non_null(rows);

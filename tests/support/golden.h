@@ -17,7 +17,7 @@ typedef struct test_model {
 typedef struct test_model_options {
     test_backend backend;
     di_numerics numerics;
-    int32_t n_threads; /* cpu; 0: 1 thread */
+    int32_t n_threads;          /* cpu; 0: 1 thread */
     di_context_options context; /* n_slots 0: defaults with max_rows = max_out = 1024 */
 } test_model_options;
 
@@ -25,10 +25,10 @@ typedef struct test_model_options {
 void test_model_open(test_model *m, const char *directory, const test_model_options *options);
 void test_model_close(test_model *m);
 
-/* Appends n tokens to slot in one step and returns logits of the listed rows, [n_out][V], malloc'ed;
- * NULL when n_out is 0. */
-float *test_feed(test_model *m, int32_t slot, const int32_t *ids, int32_t n, const int32_t *out_rows,
-                 int32_t n_out);
+/* Appends n tokens to slot in one step and returns logits of the listed rows, [n_out][V],
+ * malloc'ed; NULL when n_out is 0. */
+float *test_feed(test_model *m, int32_t slot, const int32_t *ids, int32_t n,
+                 const int32_t *out_rows, int32_t n_out);
 /* The same with logits of every row. */
 float *test_feed_all(test_model *m, int32_t slot, const int32_t *ids, int32_t n);
 

@@ -1,4 +1,5 @@
-/* A tap that keeps every intermediate of the next steps, for comparison after the stream is done. */
+/* A tap that keeps every intermediate of the next steps, for comparison after the stream is done.
+ */
 #ifndef DI_TESTS_SUPPORT_RECORDER_H
 #define DI_TESTS_SUPPORT_RECORDER_H
 
