@@ -10,8 +10,8 @@
 #include "model/synth.h"
 #include "model/synth_values.h"
 
-__attribute__((format(printf, 4, 5))) static void add(di_path *path, uint64_t offset, uint64_t bytes,
-                                                      const char *format, ...) {
+__attribute__((format(printf, 4, 5))) static void add(di_path *path, uint64_t offset,
+                                                      uint64_t bytes, const char *format, ...) {
     di_path_site *site = &path->sites[path->n_sites++];
     va_list args;
     va_start(args, format);
@@ -19,10 +19,12 @@ __attribute__((format(printf, 4, 5))) static void add(di_path *path, uint64_t of
     va_end(args);
     site->offset = offset;
     site->bytes = bytes;
+    site->any_place = false;
 }
 
 /* Row that the n-gram ending at the last id hits in the last column of Engram layer `e`. */
-static int64_t table_row(const di_config *c, const di_engram *engram, int32_t e, const int32_t *ids) {
+static int64_t table_row(const di_config *c, const di_engram *engram, int32_t e,
+                         const int32_t *ids) {
     int32_t size = c->engram_max_ngram_size, column = engram->n_columns - 1;
     int64_t hash = 0;
     for (int32_t k = 0; k < size; k++) {
@@ -53,10 +55,12 @@ static void engram_sites(const di_config *c, const di_engram *engram, di_path *o
     int32_t e = c->n_engram_layers - 1, layer = c->engram_layer_ids[e];
     uint64_t row = (uint64_t)table_row(c, engram, e, out->ids);
     uint64_t width = (uint64_t)c->engram_head_dim, k = (uint64_t)engram->n_columns * width;
-    uint64_t value = (uint64_t)c->hc_mult * (uint64_t)c->hidden_size; /* first row of the value part */
+    uint64_t value =
+        (uint64_t)c->hc_mult * (uint64_t)c->hidden_size; /* first row of the value part */
     uint64_t rows = c->hidden_size < 64 ? 32 : 64;
     add(out, row * width, width, "layers.%d.engram.embed.weight", layer);
     add(out, row * (width / 32), width / 32, "layers.%d.engram.embed.scale", layer);
+    out->sites[0].any_place = out->sites[1].any_place = true;
     add(out, value * k, rows * k, "layers.%d.engram.wkv.weight", layer);
     add(out, value / 32 * (k / 32), rows / 32 * (k / 32), "layers.%d.engram.wkv.scale", layer);
 }
@@ -73,7 +77,8 @@ static void expert_sites(const di_config *c, di_path *out) {
     }
 }
 
-void di_path_find(const di_config *config, const di_engram *engram, const int32_t *ids, di_path *out) {
+void di_path_find(const di_config *config, const di_engram *engram, const int32_t *ids,
+                  di_path *out) {
     uint64_t row = (uint64_t)config->hidden_size * 2;
     *out = (di_path){0};
     for (int32_t i = 0; i < DI_PATH_TOKENS; i++) {
@@ -105,6 +110,16 @@ typedef struct planting {
     int32_t planted;
 } planting;
 
+/* The last expert gets the values of expert 0, so that a slice with fewer experts can hold them. */
+static void name_like_first_expert(di_tensor_spec *spec, const di_config *c) {
+    int layer, expert;
+    char rest[64];
+    if (sscanf(spec->name, "layers.%d.ffn.experts.%d.%63s", &layer, &expert, rest) != 3) return;
+    if (expert == c->n_routed_experts - 1) {
+        snprintf(spec->name, sizeof spec->name, "layers.%d.ffn.experts.0.%s", layer, rest);
+    }
+}
+
 static di_status plant_site(const planting *p, const di_tensor_spec *spec, const di_path_site *site,
                             di_error *error) {
     uint64_t unit = di_dtype_bytes(spec->dtype);
@@ -114,14 +129,18 @@ static di_status plant_site(const planting *p, const di_tensor_spec *spec, const
     }
     synth_recipe *recipe = malloc(sizeof *recipe);
     /* whole groups of four elements around the site, of which the site is written */
-    uint64_t first = site->offset / unit / 4 * 4, skip = site->offset - first * unit;
+    uint64_t from = site->any_place ? 0 : site->offset;
+    uint64_t first = from / unit / 4 * 4, skip = from - first * unit;
     uint64_t n = (skip + site->bytes + unit - 1) / unit;
     uint8_t *bytes = malloc((size_t)(n * unit));
     di_status status;
     if (recipe && bytes) {
-        synth__recipe_init(recipe, p->tables, p->config, spec, p->seed);
+        di_tensor_spec like = *spec;
+        name_like_first_expert(&like, p->config);
+        synth__recipe_init(recipe, p->tables, p->config, &like, p->seed);
         synth__fill(recipe, first, n, bytes);
-        status = di_synth_plant(p->directory, site->tensor, site->offset, bytes + skip, site->bytes, error);
+        status = di_synth_plant(p->directory, site->tensor, site->offset, bytes + skip, site->bytes,
+                                error);
     } else {
         status = di_fail(error, DI_ERR_MEMORY, "out of memory planting %s", site->tensor);
     }
