@@ -1,8 +1,8 @@
 /* inspect: what is in a checkpoint, and what a machine needs to run it. */
+#include <dirent.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/json.h"
 #include "cli/cli.h"
@@ -22,10 +22,17 @@ typedef struct subject {
 
 /* ---- Finding out ---- */
 
-static bool exists(const char *directory, const char *name) {
-    char path[4096];
-    int n = snprintf(path, sizeof path, "%s/%s", directory, name);
-    return n < (int)sizeof path && access(path, F_OK) == 0;
+/* Weights of any kind: even one shard means that the directory is meant as a checkpoint. */
+static bool has_weights(const char *directory) {
+    static const char part[] = ".safetensors"; /* also in the name of the index */
+    bool found = false;
+    DIR *folder = opendir(directory);
+    if (!folder) return true; /* opening the checkpoint will say why */
+    for (struct dirent *entry; !found && (entry = readdir(folder)) != NULL;) {
+        found = strstr(entry->d_name, part) != NULL;
+    }
+    closedir(folder);
+    return found;
 }
 
 /* A model directory, a config.json (also one alone in a directory), or a name from the tree. */
@@ -44,9 +51,7 @@ static di_status open_subject(subject *s, di_error *error) {
         return di_fail(error, DI_ERR_USAGE, "the path of the model is too long");
     }
     DI_TRY(di_config_load(path, &s->config, error));
-    if (!exists(s->name, "model.safetensors") && !exists(s->name, "model.safetensors.index.json")) {
-        return DI_OK;
-    }
+    if (!has_weights(s->name)) return DI_OK;
     DI_TRY(di_checkpoint_open(s->name, &s->config, &s->checkpoint, error));
     return di_checkpoint_check_scales(s->checkpoint, false, error);
 }

@@ -31,12 +31,8 @@ typedef struct reader {
 
 typedef enum field_type { FIELD_I32, FIELD_I64, FIELD_F64, FIELD_BOOL } field_type;
 
-typedef enum field_when { /* else the field is not looked at and stays 0 */
-                          WHEN_ALWAYS,
-                          WHEN_CANDIDATES,
-                          WHEN_ENGRAM,
-                          WHEN_DSPARK
-} field_when;
+/* When a field is looked at; otherwise it stays 0. */
+typedef enum field_when { WHEN_ALWAYS, WHEN_CANDIDATES, WHEN_ENGRAM, WHEN_DSPARK } field_when;
 
 typedef struct field {
     const char *name;

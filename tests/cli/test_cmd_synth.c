@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "base/json.h"
+#include "model/config.h"
 #include "support/temp.h"
 
 #define PROGRAM DI_BUILD_DIR "/deepinfer"
@@ -203,11 +204,34 @@ static void refusals(void **state) {
                  ARGUMENTS("inspect", "tiny/config.json", "--context", "513"));
 }
 
+/* A config alone in a directory is inspected; beside a shard without index it is a broken model. */
+static void directories_without_weights(void **state) {
+    (void)state;
+    size_t size;
+    char *path = temp_printf("%s/alone", root), *output;
+    assert_int_equal(mkdir(path, 0777), 0);
+    free(path);
+    path = temp_printf("%s/alone/config.json", root);
+    const char *json = di_config_builtin("tiny", &size);
+    temp_write(path, json, size);
+    free(path);
+    assert_int_equal(run(&output, ARGUMENTS("inspect", "alone")), 0);
+    check_contains(output, "936 tensors, 4,239,844 bytes (from the config; no weights here)\n");
+    free(output);
+    path = temp_printf("%s/alone/model-00001-of-00002.safetensors", root);
+    temp_write(path, "x", 1);
+    free(path);
+    check_output(1,
+                 "deepinfer inspect: alone has neither model.safetensors nor "
+                 "model.safetensors.index.json: not a model directory\n",
+                 ARGUMENTS("inspect", "alone"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_and_counts), cmocka_unit_test(slices),
-        cmocka_unit_test(released_geometry), cmocka_unit_test(interrupted),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(writes_and_counts),           cmocka_unit_test(slices),
+        cmocka_unit_test(released_geometry),           cmocka_unit_test(interrupted),
+        cmocka_unit_test(directories_without_weights), cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests_name("cmd_synth", tests, setup, teardown);
 }

@@ -195,6 +195,8 @@ static void wrong_fields(void **state) {
          "text_config.vocab_size 129280"},
         {"\"patch_size\": 14", "\"patch_size\": null",
          "config.json: vision_config.patch_size is null, expected an integer from 1 to 1024"},
+        {"\"rope_scaling\": {", "\"rope_scaling\": 16, \"was\": {",
+         "config.json: text_config.rope_scaling is 16, expected an object or null"},
         {"\"factor\": 16", "\"factor\": 0",
          "config.json: text_config.rope_scaling.factor is 0, expected a number from 1 to 1e+06"},
         {"\"beta_slow\": 1", "\"beta_slow\": 32",
@@ -260,6 +262,8 @@ static void wrong_lists(void **state) {
         {KV, "\"kv_source_layer_ids\": [2, 8, 14]",
          "config.json: text_config.compress_ratios[20] is 1, but its KV source, layer 14, has "
          "ratio 2"},
+        {ENGRAM, "\"engram_layer_ids\": [0, 1, 2, 3, 4, 5, 6, 7, 8]",
+         "config.json: text_config.engram_layer_ids has 9 entries, at most 8 are allowed"},
         {KV, "\"kv_source_layer_ids\": 2",
          "config.json: text_config.kv_source_layer_ids is 2, expected a list of integers"},
         {INDEX, "\"index_source_layer_ids\": [2, 14, 20, 24]",

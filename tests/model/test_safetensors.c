@@ -135,11 +135,7 @@ static void wrong_places(void **state) {
 static void wrong_entries(void **state) {
     (void)state;
     write_file("{" A "," A "}", 8);
-    di_safetensors *file;
-    di_error error;
-    assert_int_equal(di_safetensors_open(path, &file, &error), DI_ERR_INVALID);
-    assert_non_null(strstr(error.message, ": line 1, column "));
-    assert_non_null(strstr(error.message, "duplicate key"));
+    check_refused(": line 1, column 55: duplicate key in object");
     write_file("[]", 0);
     check_refused(": its header is no JSON object");
     write_file("{\"a\":1}", 0);
