@@ -1,9 +1,10 @@
-/* The fork-join team. One counter, `epoch`, starts work; one, `pending`, ends it.
+/* The fork-join team. `epoch` counts the runs, and members wait for it to change; `gate` says
+ * whether the run of that epoch still takes members, how many came and how many are inside. The caller is
+ * done when nobody is inside and either all have come (run) or the gate is shut (share).
  *
- * Both waits spin first and then sleep on the counter itself with a futex. A sleeper announces itself
- * before it sleeps and the waker looks for sleepers after it has changed the counter; both
- * sides use sequentially consistent atomics, so one of them always sees the other, and the
- * kernel compares the counter once more before it puts a thread to sleep.
+ * Waits spin first and then sleep with a futex. A sleeper announces itself before it looks at the
+ * state for the last time; a waker changes the state before it looks for sleepers. Both use
+ * sequentially consistent atomics, so one of them always sees the other.
  */
 #include "base/team.h"
 
@@ -30,16 +31,22 @@ typedef struct member {
     int32_t index;
 } member;
 
+/* Fields of gate; the epoch stands above them. */
+#define GATE_OPEN (UINT64_C(1) << 31)
+#define GATE_ENTERED (UINT64_C(1) << 16)
+#define GATE_INSIDE UINT64_C(1)
+
 struct di_team {
     int32_t n, n_started, spin; /* n_started: threads that run, n - 1 but in a failed create */
     member *members;            /* [n]; 0 is the caller and has no thread */
-    di_team_fn fn;              /* written before epoch, read after it */
+    di_team_fn fn;              /* written before the gate opens, read inside */
     void *user;
     bool stop;
-    /* Each counter has a cache line to itself: waiting threads poll it. */
-    _Alignas(64) _Atomic uint32_t epoch; /* goes up by one a run */
-    _Atomic uint32_t sleepers;           /* members asleep on epoch, or about to be */
-    _Alignas(64) _Atomic uint32_t pending; /* members that still work */
+    /* A cache line each: waiting threads poll them. */
+    _Alignas(64) _Atomic uint32_t epoch;
+    _Atomic uint32_t sleepers; /* members asleep on epoch, or about to be */
+    _Alignas(64) _Atomic uint64_t gate;
+    _Alignas(64) _Atomic uint32_t done; /* what the caller sleeps on */
     _Atomic uint32_t caller_sleeps;
 };
 
@@ -57,21 +64,36 @@ static void relax(void) {
 #endif
 }
 
-/* Waits until *word differs from `seen`; returns its new value. */
-static uint32_t wait_change(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers,
-                            int32_t spin) {
+/* Waits until epoch differs from `seen`; returns it. */
+static uint32_t wait_epoch(di_team *team, uint32_t seen) {
     uint32_t now;
-    for (int32_t i = 0; i < spin; i++) {
-        now = atomic_load_explicit(word, memory_order_acquire);
+    for (int32_t i = 0; i < team->spin; i++) {
+        now = atomic_load_explicit(&team->epoch, memory_order_acquire);
         if (now != seen) return now;
         relax();
     }
-    while ((now = atomic_load(word)) == seen) {
-        atomic_fetch_add(sleepers, 1);
-        futex_wait(word, seen);
-        atomic_fetch_sub(sleepers, 1);
+    while ((now = atomic_load(&team->epoch)) == seen) {
+        atomic_fetch_add(&team->sleepers, 1);
+        futex_wait(&team->epoch, seen);
+        atomic_fetch_sub(&team->sleepers, 1);
     }
     return now;
+}
+
+/* Into the run of `epoch`, if it still takes members. */
+static bool enter(di_team *team, uint32_t epoch) {
+    uint64_t gate = atomic_load(&team->gate);
+    while ((uint32_t)(gate >> 32) == epoch && (gate & GATE_OPEN))
+        if (atomic_compare_exchange_weak(&team->gate, &gate, gate + GATE_ENTERED + GATE_INSIDE))
+            return true;
+    return false;
+}
+
+static void leave(di_team *team) {
+    atomic_fetch_sub(&team->gate, GATE_INSIDE);
+    if (atomic_load(&team->caller_sleeps) == 0) return;
+    atomic_fetch_add(&team->done, 1);
+    futex_wake_all(&team->done);
 }
 
 static void *member_main(void *arg) {
@@ -82,32 +104,59 @@ static void *member_main(void *arg) {
     pthread_setname_np(pthread_self(), name);
     uint32_t seen = 0; /* epoch at creation */
     for (;;) {
-        seen = wait_change(&team->epoch, seen, &team->sleepers, team->spin);
-        if (team->stop) return NULL;
+        seen = wait_epoch(team, seen);
+        if (!enter(team, seen)) continue;
+        if (team->stop) {
+            leave(team);
+            return NULL;
+        }
         team->fn(team->user, self->index, team->n);
-        if (atomic_fetch_sub(&team->pending, 1) == 1 && atomic_load(&team->caller_sleeps) > 0)
-            futex_wake_all(&team->pending);
+        leave(team);
     }
 }
 
-static void start_epoch(di_team *team) {
-    atomic_fetch_add(&team->epoch, 1);
+static void open_gate(di_team *team) {
+    uint32_t epoch = atomic_load_explicit(&team->epoch, memory_order_relaxed) + 1;
+    atomic_store(&team->gate, (uint64_t)epoch << 32 | GATE_OPEN);
+    atomic_store(&team->epoch, epoch);
     if (atomic_load(&team->sleepers) > 0) futex_wake_all(&team->epoch);
 }
 
-void di_team_run(di_team *team, di_team_fn fn, void *user) {
-    if (team->n == 1) {
-        fn(user, 0, 1);
-        return;
+/* Whether the caller may go on: `entered` members came and none is inside. */
+static bool all_out(const di_team *team, int32_t entered) {
+    uint64_t gate = atomic_load(&team->gate);
+    return (gate & 0xFFFF) == 0 && (int32_t)(gate >> 16 & 0x7FFF) >= entered;
+}
+
+static void wait_all_out(di_team *team, int32_t entered) {
+    for (int32_t i = 0; i < team->spin; i++) {
+        if (all_out(team, entered)) return;
+        relax();
     }
+    while (!all_out(team, entered)) {
+        uint32_t seen = atomic_load(&team->done);
+        atomic_store(&team->caller_sleeps, 1);
+        if (!all_out(team, entered)) futex_wait(&team->done, seen);
+        atomic_store(&team->caller_sleeps, 0);
+    }
+}
+
+void di_team_run(di_team *team, di_team_fn fn, void *user) {
     team->fn = fn;
     team->user = user;
-    atomic_store_explicit(&team->pending, (uint32_t)(team->n - 1), memory_order_relaxed);
-    start_epoch(team);
+    if (team->n > 1) open_gate(team);
     fn(user, 0, team->n);
-    uint32_t left = atomic_load_explicit(&team->pending, memory_order_acquire);
-    while (left != 0)
-        left = wait_change(&team->pending, left, &team->caller_sleeps, team->spin);
+    if (team->n > 1) wait_all_out(team, team->n - 1);
+}
+
+void di_team_share(di_team *team, di_team_fn fn, void *user) {
+    team->fn = fn;
+    team->user = user;
+    if (team->n > 1) open_gate(team);
+    fn(user, 0, team->n);
+    if (team->n == 1) return;
+    atomic_fetch_and(&team->gate, ~GATE_OPEN);
+    wait_all_out(team, 0);
 }
 
 di_status di_team_create(int32_t n_threads, int32_t spin, di_team **out, di_error *error) {
@@ -119,8 +168,8 @@ di_status di_team_create(int32_t n_threads, int32_t spin, di_team **out, di_erro
                        (int)n_threads, (int)MAX_THREADS);
     if (spin < 0) spin = n_threads <= cores ? DEFAULT_SPIN : 0;
     di_team *team = aligned_alloc(64, (sizeof *team + 63) / 64 * 64);
-    if (!team) return di_fail(error, DI_ERR_MEMORY, "no memory for a team of %d threads",
-                              (int)n_threads);
+    if (!team)
+        return di_fail(error, DI_ERR_MEMORY, "no memory for a team of %d threads", (int)n_threads);
     memset(team, 0, sizeof *team);
     team->n = n_threads;
     team->spin = spin;
@@ -148,17 +197,16 @@ di_status di_team_create(int32_t n_threads, int32_t spin, di_team **out, di_erro
 void di_team_destroy(di_team *team) {
     if (!team) return;
     team->stop = true;
-    start_epoch(team);
+    open_gate(team);
     for (int32_t i = 1; i <= team->n_started; i++) pthread_join(team->members[i].thread, NULL);
     free(team->members);
     free(team);
 }
 
-int32_t di_team_size(const di_team *team) {
-    return team->n;
-}
+int32_t di_team_size(const di_team *team) { return team->n; }
 
-/* Cores that a cgroup v2 file "QUOTA PERIOD" allows; INT32_MAX when there is no file or no limit. */
+/* Cores that a cgroup v2 file "QUOTA PERIOD" allows; INT32_MAX when there is no file or no limit.
+ */
 static int32_t quota_of(const char *path) {
     FILE *file = fopen(path, "r");
     if (!file) return INT32_MAX;

@@ -73,6 +73,57 @@ static void test_short_spin(void **state) {
     for (int32_t spin = 0; spin < 20; spin += 3) run_many(3, spin, 1000, 0);
 }
 
+/* Pieces taken from a counter: each is done once, by whoever comes. */
+typedef struct pieces {
+    _Atomic int32_t next;
+    int32_t n;
+    int32_t done[256];  /* plain memory: see work */
+    int64_t input;
+    _Atomic int32_t visits[MAX];
+} pieces;
+
+static void take_pieces(void *user, int32_t member, int32_t n_members) {
+    pieces *p = user;
+    (void)n_members;
+    p->visits[member]++;
+    for (int32_t i; (i = p->next++) < p->n;) p->done[i] += (int32_t)p->input;
+}
+
+static void share_many(int32_t n, int32_t spin, int32_t runs) {
+    di_team *team = NULL;
+    di_error error;
+    static pieces p;
+    memset(&p, 0, sizeof p);
+    assert_int_equal(di_team_create(n, spin, &team, &error), DI_OK);
+    int32_t total = 0;
+    for (int32_t i = 1; i <= runs; i++) {
+        p.next = 0;
+        p.n = i % 256;
+        p.input = i;
+        for (int32_t m = 0; m < MAX; m++) p.visits[m] = 0;
+        di_team_share(team, take_pieces, &p);
+        assert_int_equal(p.visits[0], 1);
+        for (int32_t m = 1; m < MAX; m++) assert_true(p.visits[m] <= (m < n));
+        total += p.n > 0 ? i : 0;
+        assert_int_equal(p.done[0], total);
+        if (i % 7 == 0) { /* both kinds of run on one team */
+            work w;
+            memset(&w, 0, sizeof w);
+            di_team_run(team, add, &w);
+            for (int32_t m = 0; m < n; m++) assert_int_equal(w.calls[m], 1);
+        }
+    }
+    di_team_destroy(team);
+}
+
+static void test_share(void **state) {
+    (void)state;
+    share_many(1, 0, 600);
+    share_many(2, 2000, 3000);
+    share_many(3, 0, 2000);
+    share_many(7, 5, 1000);
+}
+
 static void test_create_and_destroy(void **state) {
     (void)state;
     di_error error;
@@ -109,7 +160,7 @@ int main(void) {
         cmocka_unit_test(test_one_member),         cmocka_unit_test(test_spinning),
         cmocka_unit_test(test_sleeping),           cmocka_unit_test(test_short_spin),
         cmocka_unit_test(test_create_and_destroy), cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_all_cores),
+        cmocka_unit_test(test_all_cores),          cmocka_unit_test(test_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,5 +124,5 @@ void cpu_parallel(di_stream *s, int64_t n, int64_t grain, int64_t work, cpu_body
     }
     loop l = {.s = s, .body = body, .user = user, .n = n, .grain = grain};
     atomic_init(&l.next, 0);
-    di_team_run(s->team, loop_member, &l);
+    di_team_share(s->team, loop_member, &l);
 }
