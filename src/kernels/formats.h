@@ -1,8 +1,9 @@
 /* The small number formats of the release, one value at a time: BF16, E4M3, E8M0, E2M1.
  *
  * Exact and branch-light; computed, no tables that could be wrong. Encoders round to nearest with
- * ties to even and saturate. The formats are those of the OCP 8-bit and microscaling specifications;
- * the quantisers built on them are in quantize.h. Shared by the twins, the CPU kernels and tests.
+ * ties to even and saturate. The formats are those of the OCP 8-bit and microscaling
+ * specifications; the quantisers built on them are in quantize.h. Shared by the twins, the CPU
+ * kernels and tests.
  */
 #ifndef DI_KERNELS_FORMATS_H
 #define DI_KERNELS_FORMATS_H
@@ -25,9 +26,7 @@ static inline float di_f32_from_bits(uint32_t bits) {
 
 /* ---- BF16: the upper half of a float32 ---- */
 
-static inline float di_bf16_decode(uint16_t word) {
-    return di_f32_from_bits((uint32_t)word << 16);
-}
+static inline float di_bf16_decode(uint16_t word) { return di_f32_from_bits((uint32_t)word << 16); }
 
 /* Values beyond the largest BF16 become infinite, as in hardware; a NaN stays a (quiet) NaN. */
 static inline uint16_t di_bf16_encode(float value) {
@@ -36,11 +35,10 @@ static inline uint16_t di_bf16_encode(float value) {
     return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 
-static inline float di_bf16_round(float value) {
-    return di_bf16_decode(di_bf16_encode(value));
-}
+static inline float di_bf16_round(float value) { return di_bf16_decode(di_bf16_encode(value)); }
 
-/* ---- E4M3 ("fn"): 4 exponent bits of bias 7, largest 448, no infinities, 0x7F and 0xFF NaN ---- */
+/* ---- E4M3 ("fn"): 4 exponent bits of bias 7, largest 448, no infinities, 0x7F and 0xFF NaN ----
+ */
 
 #define DI_E4M3_MAX 448.0f
 

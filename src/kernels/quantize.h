@@ -28,8 +28,8 @@ static inline uint8_t di_quantize_q8(const float *x, uint8_t *codes) {
 
 static inline void di_pack_e2m1(const float *x, int n, float scale, uint8_t *pairs) {
     for (int i = 0; i < n; i += 2) {
-        pairs[i / 2] = (uint8_t)(di_e2m1_encode(x[i] / scale) |
-                                 di_e2m1_encode(x[i + 1] / scale) << 4);
+        pairs[i / 2] =
+            (uint8_t)(di_e2m1_encode(x[i] / scale) | di_e2m1_encode(x[i + 1] / scale) << 4);
     }
 }
 

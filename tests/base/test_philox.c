@@ -1,4 +1,5 @@
-/* Philox4x32-10 against the known answers of its authors' library, and the numbers drawn from it. */
+/* Philox4x32-10 against the known answers of its authors' library, and the numbers drawn from it.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -36,6 +36,7 @@ typedef struct check {
     int64_t values, equal, failures; /* A values compared under `release`, equal ones; complaints */
     int64_t rows, tipped;            /* rows of composed operations under `release` */
     double worst;                    /* largest error, as a share of the bound */
+    double cancel; /* `release`: what may be off where terms cancel, of the row\'s largest value */
 
     double seconds[2], bytes, flops; /* bench: of one call */
     double began, call_began, best;
@@ -109,15 +110,16 @@ int32_t kc_position(const kc_layout *layout, int32_t row, int32_t *slot);
 
 /* ---- Comparing ---- */
 
-/* Rows [n_rows][width] of A. Rows with live[t] < 0 (host positions; NULL: all live) are left out. */
-void kc_compare_a(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width, double bound,
-                  const int32_t *live);
+/* Rows [n_rows][width] of A. Rows with live[t] < 0 (host positions; NULL: all live) are left out.
+ */
+void kc_compare_a(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width,
+                  double bound, const int32_t *live);
 /* The same for operations with a quantiser or a selection inside: under `release` a tipped rounding
  * there moves a whole row, so some rows may be off by up to 15 % of their largest value. */
 void kc_compare_a_tipped(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width,
                          double bound, const int32_t *live);
-void kc_compare_f(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width, double bound,
-                  const int32_t *live);
+void kc_compare_f(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width,
+                  double bound, const int32_t *live);
 void kc_compare_bytes(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width,
                       const int32_t *live);
 /* Bytes of which a share may differ, because they come from values that are only close. */

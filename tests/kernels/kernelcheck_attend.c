@@ -51,7 +51,8 @@ typedef struct pages {
 /* A pool with pages for `tokens` tokens of every slot, in random order, full of valid entries. */
 static pages random_pages(check *c, int32_t n_slots, int32_t tokens, int32_t ratio, int32_t d,
                           int32_t di) {
-    int32_t per_slot = tokens / 64 + 1, n = n_slots * per_slot + 1, entries = 64 / ratio, table[4096];
+    int32_t per_slot = tokens / 64 + 1, n = n_slots * per_slot + 1, entries = 64 / ratio,
+            table[4096];
     uint32_t lead = c->bench ? 0 : 32 * (uint32_t)(c->round % 3); /* another source stands before */
     uint32_t codes = lead, scales = codes + (uint32_t)(entries * d / 2);
     uint32_t keys = scales + (uint32_t)(entries * d / 16);
@@ -75,8 +76,8 @@ static pages random_pages(check *c, int32_t n_slots, int32_t tokens, int32_t rat
     pages out = {.pool = kc_put(c, pool, page * (uint64_t)n), .bytes = page * (uint64_t)n};
     kc_pair numbers = kc_ints(c, table, n_slots * per_slot);
     for (int i = 0; i < 2; i++) {
-        out.side[i] = (di_pages){out.pool.p[i], page, numbers.p[i], per_slot, ratio, d, di, codes,
-                                 scales, keys, key_scales};
+        out.side[i] = (di_pages){out.pool.p[i], page,   numbers.p[i], per_slot,  ratio, d, di,
+                                 codes,         scales, keys,         key_scales};
     }
     free(pool);
     return out;
@@ -104,9 +105,11 @@ void kc_check_qkv(check *c) {
     kc_matrix wq_a = kc_weights(c, DI_F8_E4M3, rank, width, 0.1);
     kc_matrix wq_b = kc_weights(c, DI_F8_E4M3, row, rank, 0.1);
     kc_matrix wkv = kc_weights(c, DI_F8_E4M3, d, width, 0.1);
-    kc_vector qn = kc_weight_vector(c, DI_BF16, rank, 1, 0.2), kn = kc_weight_vector(c, DI_BF16, d, 1, 0.2);
+    kc_vector qn = kc_weight_vector(c, DI_BF16, rank, 1, 0.2),
+              kn = kc_weight_vector(c, DI_BF16, d, 1, 0.2);
     kc_pair qr = kc_take_a(c, (int64_t)rows * rank), q = kc_take_a(c, (int64_t)rows * row);
-    kc_pair codes = kc_take(c, (uint64_t)(rows * d)), scales = kc_take(c, (uint64_t)(rows * d / 32));
+    kc_pair codes = kc_take(c, (uint64_t)(rows * d)),
+            scales = kc_take(c, (uint64_t)(rows * d / 32));
     KC_RUN(c, qkv, s.batch.b[i], heads, d, 1e-20, {dims, freq.p[i]}, u.p[i], wq_a.m[i], wq_b.m[i],
            wkv.m[i], qn.v[i], kn.v[i], qr.p[i], q.p[i], codes.p[i], scales.p[i]);
     kc_compare_a_tipped(c, "qr", qr, rows, rank, DI_BOUND_SUM, s.live);
@@ -143,7 +146,8 @@ void kc_check_window_store(check *c) {
 /* ---- Attention ---- */
 
 void kc_check_attend_list(check *c) {
-    int32_t rows = kc_pick(c, 1, 8, 1), heads = kc_pick(c, 1, 6, 64), d = kc_pick_step(c, 32, 160, 32, 512);
+    int32_t rows = kc_pick(c, 1, 8, 1), heads = kc_pick(c, 1, 6, 64),
+            d = kc_pick_step(c, 32, 160, 32, 512);
     int32_t n_keys = kc_pick(c, 1, 300, 640), n_slots = kc_pick(c, 1, 200, 640);
     int32_t *slots = calloc((size_t)(rows * n_slots), 4);
     if (slots == NULL) abort();
@@ -152,7 +156,8 @@ void kc_check_attend_list(check *c) {
         slots[i] = empty ? -1 : (int32_t)(kc_bits(c) % (uint64_t)n_keys);
     }
     kc_pair q = kc_random_a(c, (int64_t)rows * heads * d, KC_NORMAL, c->round % 4 == 3 ? 4 : 1);
-    kc_pair keys = kc_random_a(c, (int64_t)n_keys * d, KC_NORMAL, 1), list = kc_ints(c, slots, rows * n_slots);
+    kc_pair keys = kc_random_a(c, (int64_t)n_keys * d, KC_NORMAL, 1),
+            list = kc_ints(c, slots, rows * n_slots);
     kc_vector sink = kc_weight_vector(c, DI_F32, heads, 0, 3);
     int64_t row = (int64_t)heads * d;
     kc_pair out = kc_take_a(c, rows * row), out1 = kc_take_a(c, row);
@@ -191,10 +196,13 @@ void kc_check_attend(check *c) {
     static const int32_t ratios[3] = {1, 2, 4};
     scene s = random_scene(c, 400, 4000);
     int32_t heads = kc_pick(c, 1, 6, 64), d = kc_pick_step(c, 32, 160, 32, 512), rows = s.rows;
-    int32_t ratio = ratios[c->round % 3], window = kc_pick(c, 1, 100, 128), ring_slots = window + 12;
-    int32_t top_k = c->round % 4 == 3 ? 0 : kc_pick(c, 1, 90, 512), dims = c->bench ? 64 : 2 * (c->round % 9 + 1);
+    int32_t ratio = ratios[c->round % 3], window = kc_pick(c, 1, 100, 128),
+            ring_slots = window + 12;
+    int32_t top_k = c->round % 4 == 3 ? 0 : kc_pick(c, 1, 90, 512),
+            dims = c->bench ? 64 : 2 * (c->round % 9 + 1);
     int64_t row = (int64_t)heads * d;
-    kc_pair q = kc_random_a(c, rows * row, KC_NORMAL, c->round % 5 == 4 ? 4 : 1), freq = kc_frequencies(c, dims);
+    kc_pair q = kc_random_a(c, rows * row, KC_NORMAL, c->round % 5 == 4 ? 4 : 1),
+            freq = kc_frequencies(c, dims);
     kc_pair kv_scales, ring_scales, kv = quantized(c, DI_Q8, (int64_t)rows * d, &kv_scales);
     kc_pair ring = quantized(c, DI_Q8, (int64_t)s.layout.n_slots * ring_slots * d, &ring_scales);
     pages p = random_pages(c, s.layout.n_slots, c->bench ? 4100 : 450, ratio, d, 32);
@@ -232,8 +240,8 @@ typedef struct compressor {
 
 static void compress(check *c, const compressor *m, const kc_batch *b, kc_pair u, kc_pair ring,
                      const pages *p) {
-    KC_RUN(c, compress, b->b[i], 1e-20, m->rope[i], u.p[i], m->wkv.m[i], m->wgate.m[i], m->norm.v[i],
-           m->wk.m[i], m->k_norm.v[i], ring.p[i], m->ring_slots, p->side[i]);
+    KC_RUN(c, compress, b->b[i], 1e-20, m->rope[i], u.p[i], m->wkv.m[i], m->wgate.m[i],
+           m->norm.v[i], m->wk.m[i], m->k_norm.v[i], ring.p[i], m->ring_slots, p->side[i]);
 }
 
 /* The same rows in one step each: the same bits must come to lie in pages and ring. */
@@ -254,8 +262,10 @@ static void compress_row_by_row(check *c, const scene *s, const compressor *m, k
 void kc_check_compress(check *c) {
     static const int32_t ratios[4] = {2, 1, 4, 2};
     scene s = random_scene(c, 200, 3001);
-    compressor m = {.width = kc_pick_step(c, 32, 160, 32, 5120), .d = kc_pick_step(c, 32, 96, 32, 512),
-                    .di = kc_pick_step(c, 32, 64, 32, 128), .ratio = ratios[c->round % 4],
+    compressor m = {.width = kc_pick_step(c, 32, 160, 32, 5120),
+                    .d = kc_pick_step(c, 32, 96, 32, 512),
+                    .di = kc_pick_step(c, 32, 64, 32, 128),
+                    .ratio = ratios[c->round % 4],
                     .ring_slots = 16};
     int32_t dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0);
     bool keys = c->bench || c->round % 5 != 4;
@@ -321,8 +331,10 @@ static void compare_lists(check *c, const char *what, kc_pair p, const scene *s,
 void kc_check_index_select(check *c) {
     static const int32_t ratios[3] = {1, 2, 4};
     scene s = random_scene(c, 400, 8000);
-    int32_t ratio = ratios[c->round % 3], heads = kc_pick(c, 1, 8, 32), di = kc_pick_step(c, 32, 96, 32, 128);
-    int32_t rank = kc_pick_step(c, 32, 96, 32, 320), width = kc_pick(c, 32, 160, 5120), rows = s.rows;
+    int32_t ratio = ratios[c->round % 3], heads = kc_pick(c, 1, 8, 32),
+            di = kc_pick_step(c, 32, 96, 32, 128);
+    int32_t rank = kc_pick_step(c, 32, 96, 32, 320), width = kc_pick(c, 32, 160, 5120),
+            rows = s.rows;
     int32_t top_k = kc_pick(c, 1, 60, 512), dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0);
     int32_t blocks = kc_pick(c, 1, 12, 256), size = kc_pick(c, 1, 8, 8);
     di_candidate_mode mode = c->bench ? DI_CANDIDATES_NONE : (di_candidate_mode)(c->round / 3 % 3);
@@ -331,7 +343,8 @@ void kc_check_index_select(check *c) {
     kc_pair u = kc_random_a(c, (int64_t)rows * width, KC_NORMAL, 1);
     kc_matrix wq_b = kc_weights(c, DI_F8_E4M3, heads * di, rank, 0.1);
     kc_matrix proj = kc_weights(c, DI_BF16, heads, width, 0.1);
-    kc_pair picks = kc_take(c, (uint64_t)(rows * top_k) * 4), picks1 = kc_take(c, (uint64_t)(rows * top_k) * 4);
+    kc_pair picks = kc_take(c, (uint64_t)(rows * top_k) * 4),
+            picks1 = kc_take(c, (uint64_t)(rows * top_k) * 4);
     kc_pair candidates = none, candidates1 = none;
     if (mode == DI_CANDIDATES_SOURCE) {
         candidates = kc_take(c, (uint64_t)(rows * blocks) * 4);
@@ -339,11 +352,12 @@ void kc_check_index_select(check *c) {
     } else if (mode == DI_CANDIDATES_USE) {
         candidates = candidates1 = random_picks(c, &s, ratio * size, blocks);
     }
-    KC_RUN(c, index_select, s.batch.b[i], heads, top_k, mode, blocks, size, {dims, freq.p[i]}, qr.p[i],
-           u.p[i], wq_b.m[i], proj.m[i], p.side[i], candidates.p[i], picks.p[i]);
+    KC_RUN(c, index_select, s.batch.b[i], heads, top_k, mode, blocks, size, {dims, freq.p[i]},
+           qr.p[i], u.p[i], wq_b.m[i], proj.m[i], p.side[i], candidates.p[i], picks.p[i]);
     compare_lists(c, "picks", picks, &s, top_k);
     if (mode == DI_CANDIDATES_SOURCE) compare_lists(c, "candidates", candidates, &s, blocks);
-    kc_work(c, 8000.0 / ratio * di * 0.53 + (double)heads * di * rank, 2.0 * 8000 / ratio * heads * di);
+    kc_work(c, 8000.0 / ratio * di * 0.53 + (double)heads * di * rank,
+            2.0 * 8000 / ratio * heads * di);
     if (c->bench) return;
     int32_t some = kc_pick(c, 1, rows, 0);
     kc_batch part = first_rows(&s, some);
@@ -354,6 +368,7 @@ void kc_check_index_select(check *c) {
         if (s.live[t] < 0) continue;
         kc_same(c, "picks", kc_at(picks1, at), kc_at(picks, at), row);
         row = (uint64_t)blocks * 4, at = (uint64_t)t * row;
-        if (mode == DI_CANDIDATES_SOURCE) kc_same(c, "candidates", kc_at(candidates1, at), kc_at(candidates, at), row);
+        if (mode == DI_CANDIDATES_SOURCE)
+            kc_same(c, "candidates", kc_at(candidates1, at), kc_at(candidates, at), row);
     }
 }

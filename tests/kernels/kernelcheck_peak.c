@@ -83,5 +83,6 @@ void kc_machine(int32_t n_threads, double *gb_per_s, double *gflop_per_s) {
     if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return;
     *gb_per_s = (double)n_threads * (double)buffer_bytes / best_seconds(n_threads, false) * 1e-9;
-    *gflop_per_s = (double)n_threads * FMA_ROUNDS * FMA_CHAINS * 16.0 / best_seconds(n_threads, true) * 1e-9;
+    *gflop_per_s =
+        (double)n_threads * FMA_ROUNDS * FMA_CHAINS * 16.0 / best_seconds(n_threads, true) * 1e-9;
 }

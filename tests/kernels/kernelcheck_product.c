@@ -30,7 +30,8 @@ void kc_check_linear(check *c) {
     }
     bool quantize = blocks && groups == 1 && c->round % 7 != 6, to_f = !quantize && c->round % 2;
     kc_style style = kc_style_of(c);
-    if (n < 8 && style == KC_HUGE) style = KC_NORMAL; /* the bound is a share of the row's largest */
+    if (n < 8 && style == KC_HUGE)
+        style = KC_NORMAL; /* the bound is a share of the row's largest */
     kc_pair x = kc_random_a(c, (int64_t)rows * groups * k, style, 1);
     kc_matrix w = kc_weights(c, dtype, n, k, 0.05);
     int64_t count = (int64_t)rows * n;
@@ -52,7 +53,8 @@ void kc_check_linear(check *c) {
 }
 
 void kc_check_attn_out(check *c) {
-    int32_t rows = kc_pick(c, 1, 20, 1), groups = kc_pick(c, 1, 4, 8), k = kc_pick_step(c, 32, 320, 32, 4096);
+    int32_t rows = kc_pick(c, 1, 20, 1), groups = kc_pick(c, 1, 4, 8),
+            k = kc_pick_step(c, 32, 320, 32, 4096);
     int32_t rank = kc_pick_step(c, 32, 64, 32, 1024), width = kc_pick_step(c, 32, 160, 32, 5120);
     if (c->bench) rank = 128, width = 1024; /* an eighth */
     kc_pair o = kc_random_a(c, (int64_t)rows * groups * k, KC_NORMAL, 1);
@@ -71,7 +73,8 @@ void kc_check_attn_out(check *c) {
 }
 
 void kc_check_route(check *c) {
-    int32_t rows = kc_pick(c, 1, 30, 1), n = kc_pick(c, 1, 70, 384), width = kc_pick(c, 1, 300, 5120);
+    int32_t rows = kc_pick(c, 1, 30, 1), n = kc_pick(c, 1, 70, 384),
+            width = kc_pick(c, 1, 300, 5120);
     int32_t k = n < 8 ? kc_pick(c, 1, n, 6) : kc_pick(c, 1, 8, 6);
     di_score scoring = (di_score)(c->round % 3);
     bool normalize = c->round % 4 != 3;
@@ -111,7 +114,8 @@ static void random_picks(check *c, int32_t n_experts, int32_t k, int32_t *out) {
 }
 
 void kc_check_experts(check *c) {
-    int32_t rows = kc_pick(c, 1, 24, 1), n = kc_pick(c, 1, 12, 8), k = kc_pick(c, 1, 4, 6), live[24];
+    int32_t rows = kc_pick(c, 1, 24, 1), n = kc_pick(c, 1, 12, 8), k = kc_pick(c, 1, 4, 6),
+            live[24];
     int32_t width = kc_pick_step(c, 32, 160, 32, 2560), inner = kc_pick_step(c, 32, 96, 32, 1152);
     int32_t picks[24 * 6];
     di_expert at[2][12];
@@ -126,12 +130,13 @@ void kc_check_experts(check *c) {
         kc_matrix w3 = kc_weights(c, DI_FP4_PAIR, inner, width, 0.1);
         kc_matrix w2 = kc_weights(c, DI_FP4_PAIR, width, inner, 0.1);
         for (int i = 0; i < 2; i++) {
-            at[i][e] = (di_expert){w1.m[i].data, w1.m[i].scale, w3.m[i].data,
-                                   w3.m[i].scale, w2.m[i].data, w2.m[i].scale};
+            at[i][e] = (di_expert){w1.m[i].data,  w1.m[i].scale, w3.m[i].data,
+                                   w3.m[i].scale, w2.m[i].data,  w2.m[i].scale};
         }
     }
     kc_pair u = kc_random_a(c, (int64_t)rows * width, KC_NORMAL, 1), table;
-    for (int i = 0; i < 2; i++) table.p[i] = device_put(&c->dev[i], at[i], (uint64_t)n * sizeof at[0][0]);
+    for (int i = 0; i < 2; i++)
+        table.p[i] = device_put(&c->dev[i], at[i], (uint64_t)n * sizeof at[0][0]);
     kc_pair pick = kc_ints(c, picks, rows * k), weights = kc_uniform_f(c, rows * k, 0, 1.5);
     kc_pair pos = c->round % 2 || c->bench ? kc_ints(c, live, rows) : none;
     int64_t row = (int64_t)k * width;
@@ -176,7 +181,8 @@ void kc_check_head(check *c) {
     int32_t rows = kc_pick(c, 1, 12, 1), n_out = kc_pick(c, 1, 6, 1), hc = kc_pick(c, 1, 8, 4);
     int32_t width = kc_pick(c, 1, 300, 2560), vocab = kc_pick(c, 1, 200, 4096), which[6];
     for (int32_t i = 0; i < n_out; i++) which[i] = kc_pick(c, 0, rows - 1, 0);
-    kc_pair streams = kc_random_a(c, (int64_t)rows * hc * width, c->bench ? KC_NORMAL : KC_OUTLIERS, 1);
+    kc_pair streams =
+        kc_random_a(c, (int64_t)rows * hc * width, c->bench ? KC_NORMAL : KC_OUTLIERS, 1);
     kc_pair pre = kc_uniform_f(c, rows * hc, 0, 1), at = kc_ints(c, which, n_out);
     kc_vector norm = kc_weight_vector(c, DI_BF16, width, 1, 0.2);
     kc_matrix head = kc_weights(c, DI_BF16, vocab, width, 0.05);
@@ -184,7 +190,8 @@ void kc_check_head(check *c) {
     kc_pair logits = kc_take_f(c, (int64_t)n_out * vocab), logits1 = kc_take_f(c, vocab);
     KC_RUN(c, head, n_out, hc, width, 1e-20, at.p[i], streams.p[i], pre.p[i], norm.v[i], head.m[i],
            normed.p[i], logits.p[i]);
-    if (normed.p[0].address != 0) kc_compare_a(c, "normed", normed, n_out, width, DI_BOUND_SUM, NULL);
+    if (normed.p[0].address != 0)
+        kc_compare_a(c, "normed", normed, n_out, width, DI_BOUND_SUM, NULL);
     if (!c->release) kc_compare_f(c, "logits", logits, n_out, vocab, DI_BOUND_SUM, NULL);
     kc_work(c, (double)vocab * width * 2, 2.0 * vocab * width);
     if (c->bench) return;
@@ -201,8 +208,10 @@ void kc_check_head(check *c) {
 }
 
 void kc_check_index_weights(check *c) {
-    int32_t rows = kc_pick(c, 1, 20, 1), heads = kc_pick(c, 1, 40, 32), width = kc_pick(c, 1, 300, 5120);
-    kc_pair u = kc_random_a(c, (int64_t)rows * width, kc_style_of(c) == KC_HUGE ? KC_NORMAL : kc_style_of(c), 1);
+    int32_t rows = kc_pick(c, 1, 20, 1), heads = kc_pick(c, 1, 40, 32),
+            width = kc_pick(c, 1, 300, 5120);
+    kc_pair u = kc_random_a(c, (int64_t)rows * width,
+                            kc_style_of(c) == KC_HUGE ? KC_NORMAL : kc_style_of(c), 1);
     kc_matrix proj = kc_weights(c, DI_BF16, heads, width, 0.1);
     kc_pair out = kc_take_a(c, (int64_t)rows * heads), out1 = kc_take_a(c, heads);
     int32_t dim = 32 * kc_pick(c, 1, 4, 4);

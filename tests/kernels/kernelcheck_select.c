@@ -8,14 +8,17 @@
 static const kc_pair none = {{{0}, {0}}};
 
 void kc_check_index_scores(check *c) {
-    int32_t rows = kc_pick(c, 1, 10, 1), heads = kc_pick(c, 1, 10, 32), dim = kc_pick_step(c, 32, 128, 32, 128);
+    int32_t rows = kc_pick(c, 1, 10, 1), heads = kc_pick(c, 1, 10, 32),
+            dim = kc_pick_step(c, 32, 128, 32, 128);
     int32_t n = kc_pick(c, 1, 200, 4000), visible[10];
     for (int i = 0; i < 10; i++) visible[i] = c->bench ? n : kc_pick(c, 0, n, 0);
     kc_pair q = kc_random_a(c, (int64_t)rows * heads * dim, KC_NORMAL, 1);
     kc_pair keys = kc_random_a(c, (int64_t)n * dim, KC_NORMAL, 1);
     kc_pair weights = kc_random_a(c, (int64_t)rows * heads, KC_NORMAL, 0.1);
-    kc_pair seen = kc_ints(c, visible, rows), out = kc_take_a(c, (int64_t)rows * n), out1 = kc_take_a(c, n);
-    KC_RUN(c, index_scores, rows, heads, dim, n, q.p[i], keys.p[i], weights.p[i], seen.p[i], out.p[i]);
+    kc_pair seen = kc_ints(c, visible, rows), out = kc_take_a(c, (int64_t)rows * n),
+            out1 = kc_take_a(c, n);
+    KC_RUN(c, index_scores, rows, heads, dim, n, q.p[i], keys.p[i], weights.p[i], seen.p[i],
+           out.p[i]);
     kc_compare_a_tipped(c, "out", out, rows, n, DI_BOUND_SUM, NULL);
     kc_work(c, (double)n * dim * 4, 2.0 * n * heads * dim);
     if (c->bench) return;
@@ -75,9 +78,14 @@ void kc_check_top_k(check *c) {
 
 enum { MAX_OUT = 6, MAX_BIAS = 5 };
 
-static di_sample_params random_params(check *c, int32_t out, int32_t n_slots, bool biases, int32_t n_masks) {
-    di_sample_params p = {.seed = kc_bits(c), .temperature = 1, .top_p = 1, .repetition_penalty = 1,
-                          .slot = out % n_slots, .mask = -1};
+static di_sample_params random_params(check *c, int32_t out, int32_t n_slots, bool biases,
+                                      int32_t n_masks) {
+    di_sample_params p = {.seed = kc_bits(c),
+                          .temperature = 1,
+                          .top_p = 1,
+                          .repetition_penalty = 1,
+                          .slot = out % n_slots,
+                          .mask = -1};
     if (c->bench) return p;
     uint64_t way = kc_bits(c);
     if (way % 4 == 0) p.temperature = 0;
@@ -120,11 +128,13 @@ static kc_pair random_logits(check *c, int32_t n_out, int32_t vocab) {
 }
 
 void kc_check_sample(check *c) {
-    int32_t n_out = kc_pick(c, 1, MAX_OUT, 1), vocab = kc_pick(c, 1, 700, 129280), n_slots = kc_pick(c, 1, 3, 1);
+    int32_t n_out = kc_pick(c, 1, MAX_OUT, 1), vocab = kc_pick(c, 1, 700, 129280),
+            n_slots = kc_pick(c, 1, 3, 1);
     int32_t pos[10], which[MAX_OUT], next[3] = {3, 3, 3}, words = (vocab + 31) / 32, n_masks = 2;
     di_sample_params params[MAX_OUT];
     di_logit_bias biases[MAX_BIAS];
-    for (int i = 0; i < 10; i++) pos[i] = !c->bench && kc_bits(c) % 6 == 0 ? -1 : kc_pick(c, 0, 100000, 5);
+    for (int i = 0; i < 10; i++)
+        pos[i] = !c->bench && kc_bits(c) % 6 == 0 ? -1 : kc_pick(c, 0, 100000, 5);
     for (int i = 0; i < MAX_OUT; i++) which[i] = kc_pick(c, 0, 9, 0);
     for (int i = 0; i < MAX_BIAS; i++) {
         biases[i] = (di_logit_bias){(int32_t)(kc_bits(c) % (uint64_t)vocab), kc_normal(c) * 8};
@@ -133,16 +143,20 @@ void kc_check_sample(check *c) {
     uint32_t *masks = malloc((size_t)(n_masks * words) * 4);
     if (masks == NULL) abort();
     for (int32_t i = 0; i < n_masks * words; i++) {
-        masks[i] = i < words ? (uint32_t)kc_bits(c) : c->round % 2 ? 0 : 1u << 5; /* none, one a word */
+        masks[i] = i < words      ? (uint32_t)kc_bits(c)
+                   : c->round % 2 ? 0
+                                  : 1u << 5; /* none, one a word */
     }
     kc_pair counts = c->round % 4 == 3 || c->bench ? none : random_counts(c, n_slots, vocab);
-    kc_pair logits = random_logits(c, n_out, vocab), at = kc_ints(c, which, n_out), p = kc_ints(c, pos, 10);
+    kc_pair logits = random_logits(c, n_out, vocab), at = kc_ints(c, which, n_out),
+            p = kc_ints(c, pos, 10);
     kc_pair param = kc_put(c, params, (uint64_t)n_out * sizeof params[0]);
-    kc_pair bias = kc_put(c, biases, sizeof biases), mask = kc_put(c, masks, (uint64_t)(n_masks * words) * 4);
+    kc_pair bias = kc_put(c, biases, sizeof biases),
+            mask = kc_put(c, masks, (uint64_t)(n_masks * words) * 4);
     kc_pair token = kc_take(c, (uint64_t)n_out * 4), logprob = kc_take(c, (uint64_t)n_out * 4);
     kc_pair last = kc_ints(c, next, n_slots);
-    KC_RUN(c, sample, n_out, vocab, at.p[i], p.p[i], logits.p[i], param.p[i], counts.p[i], bias.p[i],
-           mask.p[i], last.p[i], token.p[i], logprob.p[i]);
+    KC_RUN(c, sample, n_out, vocab, at.p[i], p.p[i], logits.p[i], param.p[i], counts.p[i],
+           bias.p[i], mask.p[i], last.p[i], token.p[i], logprob.p[i]);
     kc_compare_bytes(c, "token", token, n_out, 4, NULL);
     kc_compare_bytes(c, "next_token", last, n_slots, 4, NULL);
     float got[2][MAX_OUT];
@@ -152,7 +166,8 @@ void kc_check_sample(check *c) {
     for (int i = 0; i < n_out && !c->bench; i++) {
         float off = fabsf(got[0][i] - got[1][i]);
         if (tokens[i] >= 0 && !(off <= 1e-5f * fmaxf(1, fabsf(got[0][i])))) {
-            kc_fail(c, "logprob[%d] = %.9g, the twin %.9g", i, (double)got[1][i], (double)got[0][i]);
+            kc_fail(c, "logprob[%d] = %.9g, the twin %.9g", i, (double)got[1][i],
+                    (double)got[0][i]);
         }
     }
     kc_work(c, 4.0 * vocab, 0);
@@ -160,12 +175,14 @@ void kc_check_sample(check *c) {
 }
 
 void kc_check_tally(check *c) {
-    int32_t n = kc_pick(c, 1, 40, 40), vocab = kc_pick(c, 1, 60, 1000), n_slots = 3, ids[40], slots[40];
+    int32_t n = kc_pick(c, 1, 40, 40), vocab = kc_pick(c, 1, 60, 1000), n_slots = 3, ids[40],
+            slots[40];
     for (int i = 0; i < 40; i++) {
         ids[i] = (int32_t)(kc_bits(c) % (uint64_t)(vocab + 1)) - 1; /* the same id more than once */
         slots[i] = (int32_t)(kc_bits(c) % 3);
     }
-    kc_pair counts = random_counts(c, n_slots, vocab), at = kc_ints(c, ids, n), s = kc_ints(c, slots, n);
+    kc_pair counts = random_counts(c, n_slots, vocab), at = kc_ints(c, ids, n),
+            s = kc_ints(c, slots, n);
     int32_t delta = c->round % 4 == 3 ? -1 : 1;
     KC_RUN(c, tally, n, vocab, delta, c->round % 2 == 0, at.p[i], s.p[i], counts.p[i]);
     kc_compare_bytes(c, "counts", counts, n_slots, vocab * 4, NULL);

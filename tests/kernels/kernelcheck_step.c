@@ -79,7 +79,8 @@ void kc_check_engram_hash(check *c) {
     if (columns == 0) ngram = 2, columns = heads;
     for (int i = 0; i < 60; i++) history[i] = (int32_t)(kc_bits(c) % (uint64_t)vocab);
     for (int i = 0; i < 50; i++) map[i] = (int32_t)(kc_bits(c) % 99092);
-    for (int i = 0; i < layers * ngram; i++) multipliers[i] = (int64_t)(kc_bits(c) % 93078876567783) | 1;
+    for (int i = 0; i < layers * ngram; i++)
+        multipliers[i] = (int64_t)(kc_bits(c) % 93078876567783) | 1;
     for (int i = 0; i < layers * columns; i++) {
         numbers[i] = 3 + (int64_t)(kc_bits(c) % 16000000);
         numbers[layers * columns + i] = (int64_t)(kc_bits(c) % 384000000);
@@ -105,7 +106,8 @@ void kc_check_engram_rows(check *c) {
     int64_t *wanted = calloc((size_t)(rows * columns), 8), n = (int64_t)table * width;
     uint8_t *codes = malloc((size_t)n), *scales = malloc((size_t)n / 32);
     if (wanted == NULL || codes == NULL || scales == NULL) abort();
-    for (int32_t i = 0; i < rows * columns; i++) wanted[i] = (int64_t)(kc_bits(c) % (uint64_t)table);
+    for (int32_t i = 0; i < rows * columns; i++)
+        wanted[i] = (int64_t)(kc_bits(c) % (uint64_t)table);
     for (int32_t t = 0; t < rows; t++) live[t] = kc_bits(c) % 4 == 0 && !c->bench ? -1 : 5;
     kc_quantized(c, DI_Q8, n, codes, scales);
     scales[0] = 1; /* the smallest scale, a large one */
@@ -113,11 +115,13 @@ void kc_check_engram_rows(check *c) {
     for (int32_t i = 0; i < columns; i++) {
         if (live[0] < 0) wanted[i] = INT64_MAX; /* a dead row names no table row */
     }
-    kc_pair pos = c->round % 2 && live[0] >= 0 ? (kc_pair){{DI_NONE, DI_NONE}} : kc_ints(c, live, rows);
+    kc_pair pos =
+        c->round % 2 && live[0] >= 0 ? (kc_pair){{DI_NONE, DI_NONE}} : kc_ints(c, live, rows);
     kc_pair at = kc_put(c, wanted, (uint64_t)(rows * columns) * 8);
     kc_pair code = kc_put(c, codes, (uint64_t)n), scale = kc_put(c, scales, (uint64_t)n / 32);
     kc_pair out = kc_take_a(c, (int64_t)rows * columns * width);
-    KC_RUN(c, engram_rows, rows, columns, width, pos.p[i], at.p[i], code.p[i], scale.p[i], out.p[i]);
+    KC_RUN(c, engram_rows, rows, columns, width, pos.p[i], at.p[i], code.p[i], scale.p[i],
+           out.p[i]);
     kc_compare_a(c, "out", out, rows, (int64_t)columns * width, 1e-30, live);
     kc_work(c, (double)columns * width * 5, 0);
     free(wanted);
@@ -130,7 +134,8 @@ void kc_check_engram_gate(check *c) {
     kc_style style = kc_style_of(c);
     if (!c->bench && c->round % 2) width = (width + 31) / 32 * 32;
     double eps = c->round % 4 == 3 ? 1e-6 : 1e-20;
-    kc_pair kv = kc_random_a(c, (int64_t)rows * (hc + 1) * width, style == KC_HUGE ? KC_NORMAL : style, 1);
+    kc_pair kv =
+        kc_random_a(c, (int64_t)rows * (hc + 1) * width, style == KC_HUGE ? KC_NORMAL : style, 1);
     kc_matrix q = kc_weights(c, DI_BF16, hc, width, 1), k = kc_weights(c, DI_BF16, hc, width, 1);
     float *x = kc_values(c, (int64_t)rows * hc * width, style, 1, true);
     kc_pair streams, again, gate = kc_take_f(c, rows * hc), none = {{DI_NONE, DI_NONE}};
@@ -147,7 +152,8 @@ void kc_check_engram_gate(check *c) {
     kc_pair one_kv = kc_at_a(c, kv, (int64_t)r * (hc + 1) * width);
     if (!c->bench) {
         KC_RUN(c, engram_gate, 1, hc, width, eps, one_kv.p[i], q.m[i], k.m[i], one.p[i], none.p[i]);
-        kc_same_a(c, "streams", one, kc_at_a(c, streams, (int64_t)r * hc * width), (int64_t)hc * width);
+        kc_same_a(c, "streams", one, kc_at_a(c, streams, (int64_t)r * hc * width),
+                  (int64_t)hc * width);
     }
     kc_work(c, (double)hc * width * 4 * 3, (double)hc * width * 10);
     free(x);

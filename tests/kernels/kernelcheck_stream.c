@@ -16,7 +16,8 @@ void kc_check_mix(check *c) {
     double eps = style == KC_TINY || style == KC_ZEROS ? 1e-6 : 1e-20;
     kc_pair x = kc_random_a(c, (int64_t)rows * hc * width, style, 1);
     kc_matrix fn = kc_weights(c, DI_F32, n, hc * width, 0.05);
-    kc_vector base = kc_weight_vector(c, DI_F32, n, 0, 1), scale = kc_weight_vector(c, DI_F32, 3, 1, 0.3);
+    kc_vector base = kc_weight_vector(c, DI_F32, n, 0, 1),
+              scale = kc_weight_vector(c, DI_F32, 3, 1, 0.3);
     kc_pair pre = kc_take_f(c, rows * hc), post = kc_take_f(c, rows * hc);
     kc_pair comb = kc_take_f(c, rows * hc * hc), pre1 = kc_take_f(c, hc), post1 = kc_take_f(c, hc);
     kc_pair comb1 = kc_take_f(c, hc * hc);
@@ -77,7 +78,8 @@ void kc_check_sublayer_out(check *c) {
     kc_work(c, (2.0 * hc + 1) * width * 4, 2.0 * hc * (hc + 1) * width);
     if (c->bench) return;
     int32_t r = kc_pick(c, 0, rows - 1, 0);
-    kc_pair one = kc_at_a(c, again, (int64_t)r * hc * width), y1 = kc_at_a(c, y, (int64_t)r * width);
+    kc_pair one = kc_at_a(c, again, (int64_t)r * hc * width),
+            y1 = kc_at_a(c, y, (int64_t)r * width);
     kc_pair post1 = kc_at_f(c, post, r * hc), comb1 = kc_at_f(c, comb, r * hc * hc);
     KC_RUN(c, sublayer_out, 1, hc, width, y1.p[i], post1.p[i], comb1.p[i], one.p[i]);
     kc_same_a(c, "streams", one, kc_at_a(c, streams, (int64_t)r * hc * width), (int64_t)hc * width);
@@ -172,7 +174,8 @@ void kc_check_swiglu(check *c) {
     if (c->bench) return;
     int32_t r = kc_pick(c, 0, rows - 1, 0); /* a shift of one value moves vector edges as well */
     kc_pair g1 = kc_at_a(c, gate, (int64_t)r * width), u1 = kc_at_a(c, up, (int64_t)r * width);
-    kc_pair w1 = weight.p[0].address == 0 ? none : kc_at_f(c, weight, r), out1 = kc_take_a(c, width);
+    kc_pair w1 = weight.p[0].address == 0 ? none : kc_at_f(c, weight, r),
+            out1 = kc_take_a(c, width);
     KC_RUN(c, swiglu, 1, width, limit, g1.p[i], u1.p[i], w1.p[i], out1.p[i]);
     kc_same_a(c, "out", out1, kc_at_a(c, out, (int64_t)r * width), width);
 }
@@ -195,7 +198,8 @@ void kc_check_combine(check *c) {
 }
 
 void kc_check_pool(check *c) {
-    int32_t groups = kc_pick(c, 1, 12, 1), ratio = kc_pick(c, 2, 8, 2), width = kc_pick(c, 1, 200, 512);
+    int32_t groups = kc_pick(c, 1, 12, 1), ratio = kc_pick(c, 2, 8, 2),
+            width = kc_pick(c, 1, 200, 512);
     int64_t n = (int64_t)groups * ratio * width;
     double spread = c->round % 4 == 3 ? 60 : 2; /* one gate far above the others */
     kc_pair kv = kc_random_f(c, n, 1), gate = kc_random_f(c, n, spread);

@@ -185,7 +185,8 @@ static kc_pair put_plain(check *c, di_dtype dtype, int64_t n, double middle, dou
     return p;
 }
 
-static kc_pair put_codes(check *c, int64_t n, int64_t n_scales, bool fp8, double scale, kc_pair *out) {
+static kc_pair put_codes(check *c, int64_t n, int64_t n_scales, bool fp8, double scale,
+                         kc_pair *out) {
     uint8_t *codes = memory(n, 1), *scales = memory(n_scales, 1);
     int exponent = ilogb(scale);
     for (int64_t i = 0; i < n; i++) {
@@ -206,7 +207,8 @@ kc_matrix kc_weights(check *c, di_dtype dtype, int32_t n, int32_t k, double scal
     kc_pair data, scales = {{DI_NONE, DI_NONE}};
     int64_t count = (int64_t)n * k;
     if (dtype == DI_F8_E4M3) {
-        data = put_codes(c, count, (int64_t)((n + 31) / 32) * ((k + 31) / 32), true, scale, &scales);
+        data =
+            put_codes(c, count, (int64_t)((n + 31) / 32) * ((k + 31) / 32), true, scale, &scales);
     } else if (dtype == DI_FP4_PAIR) {
         data = put_codes(c, count / 2, count / 32, false, scale, &scales);
     } else {
@@ -244,7 +246,8 @@ kc_pair kc_frequencies(check *c, int32_t dims) {
 kc_layout kc_random_layout(check *c, int32_t max_length, int32_t bench_length) {
     kc_layout out = {.n_slots = kc_pick(c, 1, 4, 1)};
     for (int32_t s = 0; s < out.n_slots; s++) {
-        out.length[s] = c->round % 3 == 0 && !c->bench ? 0 : kc_pick(c, 0, max_length, bench_length);
+        out.length[s] =
+            c->round % 3 == 0 && !c->bench ? 0 : kc_pick(c, 0, max_length, bench_length);
         out.n_rows[s] = kc_pick(c, s == 0, 10, 1); /* a slot may have no rows in a step */
         out.valid[s] = out.n_rows[s];
         if (!c->bench && kc_bits(c) % 3 == 0) out.valid[s] = kc_pick(c, 0, out.n_rows[s], 0);
@@ -281,8 +284,8 @@ kc_batch kc_rows(check *c, int32_t n_slots, const int32_t *length, const int32_t
     kc_pair ids = kc_take(c, (uint64_t)n * 4);
     kc_batch out;
     for (int i = 0; i < 2; i++) {
-        out.b[i] = (di_batch){n, n_slots, row.p[i], len.p[i], live.p[i], token.p[i], pos.p[i],
-                              first.p[i], ids.p[i]};
+        out.b[i] = (di_batch){n,          n_slots,  row.p[i],   len.p[i], live.p[i],
+                              token.p[i], pos.p[i], first.p[i], ids.p[i]};
     }
     KC_RUN(c, step_begin, out.b[i]);
     return out;
@@ -333,7 +336,7 @@ static int64_t row_error(check *c, const double *want, const double *got, int64_
             if (c->release) {
                 int32_t steps = abs(order(want[d]) - order(got[d]));
                 if (count) c->values++, c->equal += steps == 0;
-                fine = steps <= 1 || off <= 1e-6 * top;
+                fine = steps <= 1 || off <= c->cancel * top;
             } else {
                 if (count) worse(c, off, scale);
                 fine = off <= scale;
@@ -344,8 +347,8 @@ static int64_t row_error(check *c, const double *want, const double *got, int64_
     return bad;
 }
 
-void kc_compare_a(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width, double bound,
-                  const int32_t *live) {
+void kc_compare_a(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width,
+                  double bound, const int32_t *live) {
     double *x[2];
     if (c->bench) return;
     read_both(c, p, n_rows * width, false, x);
@@ -389,8 +392,8 @@ void kc_compare_a_tipped(check *c, const char *what, kc_pair p, int64_t n_rows, 
     free(x[0]);
 }
 
-void kc_compare_f(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width, double bound,
-                  const int32_t *live) {
+void kc_compare_f(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width,
+                  double bound, const int32_t *live) {
     double *x[2];
     if (c->bench) return;
     read_both(c, p, n_rows * width, true, x);

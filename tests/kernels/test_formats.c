@@ -143,9 +143,12 @@ static void test_e2m1(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bf16_round_trip), cmocka_unit_test(test_bf16_nearest_even),
-        cmocka_unit_test(test_e4m3_decode),     cmocka_unit_test(test_e4m3_encode),
-        cmocka_unit_test(test_e4m3_saturates),  cmocka_unit_test(test_e8m0),
+        cmocka_unit_test(test_bf16_round_trip),
+        cmocka_unit_test(test_bf16_nearest_even),
+        cmocka_unit_test(test_e4m3_decode),
+        cmocka_unit_test(test_e4m3_encode),
+        cmocka_unit_test(test_e4m3_saturates),
+        cmocka_unit_test(test_e8m0),
         cmocka_unit_test(test_e2m1),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,8 +35,14 @@ static di_ptr put(di_backend *b, const void *host, uint64_t size) {
 
 static void prepare(di_backend *b) {
     di_error error;
-    di_limits limits = {.max_rows = ROWS, .max_out = ROWS, .width = WIDTH, .hc = HC,
-                        .vocab = VOCAB, .n_heads = 2, .head_dim = 32, .max_k = HC * WIDTH};
+    di_limits limits = {.max_rows = ROWS,
+                        .max_out = ROWS,
+                        .width = WIDTH,
+                        .hc = HC,
+                        .vocab = VOCAB,
+                        .n_heads = 2,
+                        .head_dim = 32,
+                        .max_k = HC * WIDTH};
     must(b->prepare(b, &limits, &error), &error);
 }
 
@@ -44,8 +50,14 @@ static di_batch make_batch(di_backend *b, int32_t n_rows) {
     di_row rows[ROWS];
     int32_t zero[ROWS] = {0}, valid = n_rows;
     for (int32_t t = 0; t < n_rows; t++) rows[t] = (di_row){7 * t % VOCAB, 0, t};
-    di_batch batch = {n_rows, SLOTS, put(b, rows, sizeof rows), put(b, zero, 4), put(b, &valid, 4),
-                      put(b, zero, 4), put(b, zero, sizeof zero), put(b, zero, sizeof zero),
+    di_batch batch = {n_rows,
+                      SLOTS,
+                      put(b, rows, sizeof rows),
+                      put(b, zero, 4),
+                      put(b, &valid, 4),
+                      put(b, zero, 4),
+                      put(b, zero, sizeof zero),
+                      put(b, zero, sizeof zero),
                       put(b, zero, sizeof zero)};
     memset(rows, 0xEE, sizeof rows); /* uploads are copies */
     return batch;

@@ -122,8 +122,8 @@ static void test_edges(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_q8),   cmocka_unit_test(test_q4i),
-        cmocka_unit_test(test_q4c),  cmocka_unit_test(test_zeros_keep_sign),
+        cmocka_unit_test(test_q8),    cmocka_unit_test(test_q4i),
+        cmocka_unit_test(test_q4c),   cmocka_unit_test(test_zeros_keep_sign),
         cmocka_unit_test(test_edges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

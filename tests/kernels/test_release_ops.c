@@ -1,6 +1,6 @@
 /* Release numerics, operation by operation, against stored vectors (tests/support/release_vectors.h
- * has the rule), for every backend; and the proof that the rule can fail: deliberately wrong variants
- * of operations, each of which it must reject. */
+ * has the rule), for every backend; and the proof that the rule can fail: deliberately wrong
+ * variants of operations, each of which it must reject. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,9 +65,10 @@ static void run_all(const checkpoint_facts *fact, const char *backend) {
         size += score.kinds[i].size;
         equal += score.kinds[i].equal;
     }
-    print_message("%s, %s: %d operations, %lld outputs; BF16 equal %.6f of %lld; FP32 within %.1e\n",
-                  backend, fact->directory, n, (long long)score.outputs,
-                  (double)equal / (double)size, (long long)size, score.worst_f32);
+    print_message(
+        "%s, %s: %d operations, %lld outputs; BF16 equal %.6f of %lld; FP32 within %.1e\n", backend,
+        fact->directory, n, (long long)score.outputs, (double)equal / (double)size, (long long)size,
+        score.worst_f32);
     device_close(&dev);
     release_close(&file);
 }
@@ -195,7 +196,8 @@ static const di_tensor *layer_tensor(const release_file *file, const release_op 
 /* The scores of one head's list and where they are; returns how many. */
 static int list_scores(const release_file *file, const release_op *op, int64_t t, int64_t h,
                        double *scores, int64_t *keys, int *block) {
-    const di_tensor *q = release_part(file, op, "in.q"), *slots = release_part(file, op, "in.slots");
+    const di_tensor *q = release_part(file, op, "in.q"),
+                    *slots = release_part(file, op, "in.slots");
     const float *k = in(file, op, "in.keys");
     int64_t heads = q->shape[1], d = q->shape[2], n_slots = slots->shape[1];
     const float *x = release_floats(q) + (t * heads + h) * d;
@@ -262,7 +264,8 @@ static double silu(double x) { return x / (1 + exp(-x)); }
 /* wrong 1: the routing weight after the rounding of h. */
 static void swiglu_variant(const release_file *file, const release_op *op, int wrong, double *out) {
     const di_tensor *gate = release_part(file, op, "in.gate");
-    const float *g = release_floats(gate), *u = in(file, op, "in.up"), *w = in(file, op, "in.weights");
+    const float *g = release_floats(gate), *u = in(file, op, "in.up"),
+                *w = in(file, op, "in.weights");
     double limit = file->config.swiglu_limit;
     for (int64_t i = 0; i < release_count(gate); i++) {
         double h = silu(fmin((double)g[i], limit)) * fmin(fmax((double)u[i], -limit), limit);
@@ -279,7 +282,8 @@ static void norm_variant(const release_file *file, const release_op *op, int wro
     int64_t width = x->shape[1];
     for (int64_t t = 0; t < x->shape[0]; t++) {
         double sum = 0;
-        for (int64_t i = 0; i < width; i++) sum += (double)v[t * width + i] * (double)v[t * width + i];
+        for (int64_t i = 0; i < width; i++)
+            sum += (double)v[t * width + i] * (double)v[t * width + i];
         double root = sqrt(sum / (double)width + file->config.rms_norm_eps);
         for (int64_t i = 0; i < width; i++) {
             double y = (double)v[t * width + i] / root;
@@ -345,7 +349,8 @@ static void pool_variant(const release_file *file, const release_op *op, int wro
 
 /* wrong 1: a quantised wo_a input. */
 static void wo_a_variant(const release_file *file, const release_op *op, int wrong, double *out) {
-    const di_tensor *o = release_part(file, op, "in"), *w = layer_tensor(file, op, "attn.wo_a.weight");
+    const di_tensor *o = release_part(file, op, "in"),
+                    *w = layer_tensor(file, op, "attn.wo_a.weight");
     const di_tensor *scale = layer_tensor(file, op, "attn.wo_a.scale");
     int64_t groups = file->config.o_groups, n = w->shape[0], k = w->shape[1], rows = o->shape[0];
     for (int64_t i = 0; i < rows * n; i++) {
@@ -447,10 +452,13 @@ static void test_wrong_variants_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rule_bf16), cmocka_unit_test(test_rule_others),
+        cmocka_unit_test(test_rule_bf16),
+        cmocka_unit_test(test_rule_others),
         cmocka_unit_test(test_wrong_variants_are_caught),
-        cmocka_unit_test(test_ref_a),     cmocka_unit_test(test_ref_b),
-        cmocka_unit_test(test_cpu_a),     cmocka_unit_test(test_cpu_b),
+        cmocka_unit_test(test_ref_a),
+        cmocka_unit_test(test_ref_b),
+        cmocka_unit_test(test_cpu_a),
+        cmocka_unit_test(test_cpu_b),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

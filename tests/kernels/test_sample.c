@@ -25,9 +25,9 @@ typedef struct request {
 } request;
 
 static request plain_request(void) {
-    request r = {.params = {.seed = 11, .temperature = 1, .top_p = 1, .repetition_penalty = 1,
-                            .mask = -1},
-                 .pos = 40};
+    request r =
+        {.params = {.seed = 11, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .mask = -1},
+         .pos = 40};
     for (int i = 0; i < VOCAB; i++) r.logits[i] = (float)((i * 7) % VOCAB) * 0.15f - 2;
     return r;
 }
@@ -36,11 +36,18 @@ static int32_t run(device *d, const request *r, float *logprob) {
     int32_t which = 0, token = -9, next = 5, after;
     di_ptr logits = device_put_f(d, r->logits, VOCAB), out = device_take(d, 4);
     di_ptr log_out = device_take(d, 4), last = device_put(d, &next, 4);
-    di_sample_args args = {1, VOCAB, device_put(d, &which, 4), device_put(d, &r->pos, 4), logits,
+    di_sample_args args = {1,
+                           VOCAB,
+                           device_put(d, &which, 4),
+                           device_put(d, &r->pos, 4),
+                           logits,
                            device_put(d, &r->params, sizeof r->params),
                            device_put(d, r->counts, sizeof r->counts),
                            device_put(d, r->biases, sizeof r->biases),
-                           device_put(d, r->mask, sizeof r->mask), last, out, log_out};
+                           device_put(d, r->mask, sizeof r->mask),
+                           last,
+                           out,
+                           log_out};
     d->backend->ops->sample(d->backend->stream, &args);
     device_get(d, out, &token, 4);
     device_get(d, log_out, logprob, 4);
@@ -63,7 +70,8 @@ static void adjusted(const request *r, double *x) {
         }
         if (count > 0) x[i] -= (double)p->presence_penalty + (double)p->frequency_penalty * count;
         for (int b = 0; b < p->n_bias; b++) {
-            if (r->biases[p->bias_begin + b].id == i) x[i] += (double)r->biases[p->bias_begin + b].value;
+            if (r->biases[p->bias_begin + b].id == i)
+                x[i] += (double)r->biases[p->bias_begin + b].value;
         }
         if (p->mask >= 0 && (r->mask[i / 32] & 1u << i % 32) == 0) x[i] = -INFINITY;
     }
@@ -117,11 +125,27 @@ static int32_t expected(const request *r) {
 
 static device open_backend(void **state, di_numerics numerics) {
     device d;
-    di_limits limits = {.max_rows = 4, .max_out = 4, .width = 32, .hc = 1, .vocab = VOCAB,
-                        .n_heads = 1, .head_dim = 32, .q_rank = 32, .o_low = 32, .n_experts = 4,
-                        .top_k = 1, .inner = 32, .index_heads = 1, .index_dim = 32, .index_top_k = 8,
-                        .top_blocks = 4, .block_size = 4, .max_entries = 64, .engram_columns = 1,
-                        .engram_width = 32, .max_k = 64};
+    di_limits limits = {.max_rows = 4,
+                        .max_out = 4,
+                        .width = 32,
+                        .hc = 1,
+                        .vocab = VOCAB,
+                        .n_heads = 1,
+                        .head_dim = 32,
+                        .q_rank = 32,
+                        .o_low = 32,
+                        .n_experts = 4,
+                        .top_k = 1,
+                        .inner = 32,
+                        .index_heads = 1,
+                        .index_dim = 32,
+                        .index_top_k = 8,
+                        .top_blocks = 4,
+                        .block_size = 4,
+                        .max_entries = 64,
+                        .engram_columns = 1,
+                        .engram_width = 32,
+                        .max_k = 64};
     if (!device_open(&d, *state, numerics, 1)) skip();
     device_prepare(&d, &limits);
     return d;
@@ -143,7 +167,8 @@ static request random_request(uint32_t *seed) {
         r.counts[i] = random_bits(seed) % 3 == 0 ? (int32_t)(random_bits(seed) % 3) : 0;
         if (random_bits(seed) % 5 == 0) r.counts[i] += DI_COUNT_PROMPT;
     }
-    for (int i = 0; i < 4; i++) r.biases[i] = (di_logit_bias){(int32_t)(random_bits(seed) % VOCAB), (float)i - 1};
+    for (int i = 0; i < 4; i++)
+        r.biases[i] = (di_logit_bias){(int32_t)(random_bits(seed) % VOCAB), (float)i - 1};
     r.mask[0] = random_bits(seed) | random_bits(seed) << 20;
     r.mask[1] = random_bits(seed);
     if (way & 2) r.params.repetition_penalty = 1.5f;

@@ -100,8 +100,9 @@ static di_ptr put_values(device *d, const float *values, int64_t n, uint32_t byt
     for (int64_t i = 0; i < n; i++) {
         double wide = (double)values[i];
         uint16_t half = di_bf16_encode(values[i]);
-        const void *value = bytes == 8 ? (const void *)&wide
-                                       : bytes == 4 ? (const void *)&values[i] : &half;
+        const void *value = bytes == 8   ? (const void *)&wide
+                            : bytes == 4 ? (const void *)&values[i]
+                                         : &half;
         memcpy(host + (uint64_t)i * bytes, value, bytes);
     }
     uint64_t shift = d->shift;

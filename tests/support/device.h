@@ -27,10 +27,10 @@ void device_prepare(device *d, const di_limits *limits);
 int device_reset(device *d);
 void device_close(device *d);
 
-di_ptr device_take(device *d, uint64_t size);                    /* bytes 0xA7 */
-di_ptr device_put(device *d, const void *host, uint64_t size);   /* size 0: DI_NONE */
-di_ptr device_put_a(device *d, const float *values, int64_t n);  /* as A; the caller rounds */
-di_ptr device_put_f(device *d, const float *values, int64_t n);  /* as F */
+di_ptr device_take(device *d, uint64_t size);                   /* bytes 0xA7 */
+di_ptr device_put(device *d, const void *host, uint64_t size);  /* size 0: DI_NONE */
+di_ptr device_put_a(device *d, const float *values, int64_t n); /* as A; the caller rounds */
+di_ptr device_put_f(device *d, const float *values, int64_t n); /* as F */
 di_ptr device_take_a(device *d, int64_t n);
 di_ptr device_take_f(device *d, int64_t n);
 

@@ -1,8 +1,8 @@
 /* The queue and the hidden memory of the late backend.
  *
- * Memory is one memfd mapped twice: `revealed` with PROT_NONE, whose addresses the handles carry, and
- * `hidden`, which only the worker uses (the twins add the difference, see ref_at). It is handed out
- * in order and never twice, so that a use after free finds holes, not someone else's bytes.
+ * Memory is one memfd mapped twice: `revealed` with PROT_NONE, whose addresses the handles carry,
+ * and `hidden`, which only the worker uses (the twins add the difference, see ref_at). It is handed
+ * out in order and never twice, so that a use after free finds holes, not someone else's bytes.
  */
 #include "support/late_backend.h"
 
@@ -60,9 +60,7 @@ struct late_backend {
     bool stop;
 };
 
-static late_backend *owner_of(di_stream *stream) {
-    return ((late_stream *)stream)->owner;
-}
+static late_backend *owner_of(di_stream *stream) { return ((late_stream *)stream)->owner; }
 
 /* ---- The worker ---- */
 
@@ -114,8 +112,8 @@ static void enqueue(di_stream *stream, void (*run)(di_stream *, late_args *), co
 /* ---- Operations ---- */
 
 #define LATE_OP(name)                                                                              \
-    static void run_##name(di_stream *ref, late_args *args) { ref_ops.name(ref, &args->name); }   \
-    static void late_##name(di_stream *stream, const di_##name##_args *args) {                    \
+    static void run_##name(di_stream *ref, late_args *args) { ref_ops.name(ref, &args->name); }    \
+    static void late_##name(di_stream *stream, const di_##name##_args *args) {                     \
         enqueue(stream, run_##name, args, sizeof *args);                                           \
     }
 DI_EACH_OP(LATE_OP)
@@ -265,8 +263,8 @@ static bool map_memory(late_backend *late) {
     if (late->memory_fd < 0 || ftruncate(late->memory_fd, (off_t)memory_bytes) != 0) return false;
     late->hidden = mmap(NULL, memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                         late->memory_fd, 0);
-    late->revealed = mmap(NULL, memory_bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE,
-                          late->memory_fd, 0);
+    late->revealed =
+        mmap(NULL, memory_bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, late->memory_fd, 0);
     return late->hidden != MAP_FAILED && late->revealed != MAP_FAILED;
 }
 
@@ -279,17 +277,31 @@ di_status late_backend_create(di_numerics numerics, di_backend **out, di_error *
         return di_fail(error, DI_ERR_MEMORY, "late backend: no memory");
     }
     DI_TRY(di_backend_create_ref(numerics, &late->ref, error));
-    late->ref->stream->delta = (uint64_t)(uintptr_t)late->hidden -
-                               (uint64_t)(uintptr_t)late->revealed;
+    late->ref->stream->delta =
+        (uint64_t)(uintptr_t)late->hidden - (uint64_t)(uintptr_t)late->revealed;
     late->stream.owner = late;
     late->memory_used = 64; /* address 0 is far away, but an offset of 0 might hide a bug */
     late->random = 12345;
     late->base = (di_backend){
-        .name = "late", .ops = &late_ops, .numerics = numerics, .a_bytes = 8, .f_bytes = 8,
-        .stream = &late->stream.head, .workspace_bytes = late_workspace_bytes,
-        .prepare = late_prepare, .alloc = late_alloc, .free = late_free, .bind = late_bind,
-        .upload = late_upload, .download = late_download, .copy = late_copy, .fill = late_fill,
-        .discard = late_discard, .mark = late_mark, .wait = late_wait, .destroy = late_destroy,
+        .name = "late",
+        .ops = &late_ops,
+        .numerics = numerics,
+        .a_bytes = 8,
+        .f_bytes = 8,
+        .stream = &late->stream.head,
+        .workspace_bytes = late_workspace_bytes,
+        .prepare = late_prepare,
+        .alloc = late_alloc,
+        .free = late_free,
+        .bind = late_bind,
+        .upload = late_upload,
+        .download = late_download,
+        .copy = late_copy,
+        .fill = late_fill,
+        .discard = late_discard,
+        .mark = late_mark,
+        .wait = late_wait,
+        .destroy = late_destroy,
     };
     pthread_mutex_init(&late->lock, NULL);
     pthread_cond_init(&late->work, NULL);

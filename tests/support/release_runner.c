@@ -33,23 +33,32 @@ di_limits release_limits(const release_file *file) {
     if (k < o) k = o;
     if (k < main) k = main;
     if (k < engram) k = engram;
-    return (di_limits){
-        .max_rows = 512, .max_out = 64, .width = c->hidden_size, .hc = c->hc_mult,
-        .vocab = c->vocab_size, .n_heads = c->num_attention_heads, .head_dim = c->head_dim,
-        .q_rank = c->q_lora_rank, .o_low = c->o_groups * c->o_lora_rank,
-        .n_experts = c->n_routed_experts, .top_k = c->num_experts_per_tok,
-        .inner = c->moe_intermediate_size, .index_heads = c->index_n_heads,
-        .index_dim = c->index_head_dim, .index_top_k = c->index_topk,
-        .top_blocks = c->candidate_topk_blocks, .block_size = c->candidate_block_size,
-        .max_entries = 512, .engram_columns = columns, .engram_width = c->engram_head_dim,
-        .max_k = k};
+    return (di_limits){.max_rows = 512,
+                       .max_out = 64,
+                       .width = c->hidden_size,
+                       .hc = c->hc_mult,
+                       .vocab = c->vocab_size,
+                       .n_heads = c->num_attention_heads,
+                       .head_dim = c->head_dim,
+                       .q_rank = c->q_lora_rank,
+                       .o_low = c->o_groups * c->o_lora_rank,
+                       .n_experts = c->n_routed_experts,
+                       .top_k = c->num_experts_per_tok,
+                       .inner = c->moe_intermediate_size,
+                       .index_heads = c->index_n_heads,
+                       .index_dim = c->index_head_dim,
+                       .index_top_k = c->index_topk,
+                       .top_blocks = c->candidate_topk_blocks,
+                       .block_size = c->candidate_block_size,
+                       .max_entries = 512,
+                       .engram_columns = columns,
+                       .engram_width = c->engram_head_dim,
+                       .max_k = k};
 }
 
 /* ---- Reading parts, binding weights ---- */
 
-static int64_t last_dim(const di_tensor *t) {
-    return t->n_dims > 0 ? t->shape[t->n_dims - 1] : 1;
-}
+static int64_t last_dim(const di_tensor *t) { return t->n_dims > 0 ? t->shape[t->n_dims - 1] : 1; }
 
 static const di_tensor *part(const run *r, const char *name) {
     return release_part(r->file, r->op, name);
@@ -210,8 +219,8 @@ static void product(const run *r, int32_t groups, bool quantize, bool to_f) {
     int32_t n_rows = (int32_t)(release_count(part(r, "in")) / (groups * w.k));
     int64_t n = (int64_t)n_rows * w.n;
     di_ptr out = to_f ? device_take_f(r->dev, n) : device_take_a(r->dev, n);
-    r->ops->linear(r->stream, &(di_linear_args){n_rows, groups, quantize, to_f, put_a(r, "in"), w,
-                                                out});
+    r->ops->linear(r->stream,
+                   &(di_linear_args){n_rows, groups, quantize, to_f, put_a(r, "in"), w, out});
     if (to_f) {
         compare_f(r, "out", out);
     } else {
@@ -243,9 +252,9 @@ static void rope(const run *r, bool compress, bool inverse) {
     const di_tensor *x = part(r, "in");
     int32_t heads = x->n_dims == 3 ? (int32_t)x->shape[1] : 1;
     di_ptr at = put_a(r, "in");
-    r->ops->rope(r->stream, &(di_rope_args){(int32_t)x->shape[0], heads, (int32_t)last_dim(x),
-                                            inverse, rope_of(r, compress),
-                                            put_ints(r, part(r, "in.positions")), at});
+    r->ops->rope(r->stream,
+                 &(di_rope_args){(int32_t)x->shape[0], heads, (int32_t)last_dim(x), inverse,
+                                 rope_of(r, compress), put_ints(r, part(r, "in.positions")), at});
     compare_a(r, "out", at);
 }
 
@@ -266,10 +275,10 @@ static void run_mix(const run *r) {
     snprintf(scale, sizeof scale, "%s_scale", r->tensor);
     di_ptr pre = device_take_f(r->dev, rows * hc), post = device_take_f(r->dev, rows * hc);
     di_ptr comb = device_take_f(r->dev, rows * hc * hc);
-    r->ops->mix(r->stream, &(di_mix_args){rows, hc, c->hidden_size, c->hc_sinkhorn_iters,
-                                          c->rms_norm_eps, c->hc_eps, put_a(r, "in"),
-                                          matrix_of(r, fn), vector_of(r, base), vector_of(r, scale),
-                                          pre, post, comb});
+    r->ops->mix(r->stream,
+                &(di_mix_args){rows, hc, c->hidden_size, c->hc_sinkhorn_iters, c->rms_norm_eps,
+                               c->hc_eps, put_a(r, "in"), matrix_of(r, fn), vector_of(r, base),
+                               vector_of(r, scale), pre, post, comb});
     compare_f(r, "out.pre", pre);
     compare_f(r, "out.post", post);
     compare_f(r, "out.comb", comb);
@@ -279,21 +288,20 @@ static void run_collapse(const run *r) {
     const di_config *c = &r->file->config;
     int32_t rows = (int32_t)part(r, "in.pre")->shape[0], width = c->hidden_size;
     di_ptr x = device_take_a(r->dev, rows * width), out = device_take_a(r->dev, rows * width);
-    r->ops->sublayer_in(r->stream, &(di_sublayer_in_args){rows, c->hc_mult, width, c->rms_norm_eps,
-                                                          put_a(r, "in.streams"),
-                                                          put_f(r, "in.pre"),
-                                                          vector_of(r, "/norm.weight"), x, out});
+    r->ops->sublayer_in(r->stream,
+                        &(di_sublayer_in_args){rows, c->hc_mult, width, c->rms_norm_eps,
+                                               put_a(r, "in.streams"), put_f(r, "in.pre"),
+                                               vector_of(r, "/norm.weight"), x, out});
     compare_a(r, "out", x);
 }
 
 static void run_expand(const run *r) {
     const di_config *c = &r->file->config;
     di_ptr streams = put_a(r, "in.streams");
-    r->ops->sublayer_out(r->stream,
-                         &(di_sublayer_out_args){(int32_t)part(r, "in")->shape[0], c->hc_mult,
-                                                 c->hidden_size, put_a(r, "in"),
-                                                 put_f(r, "in.post"), put_f(r, "in.comb"),
-                                                 streams});
+    r->ops->sublayer_out(r->stream, &(di_sublayer_out_args){(int32_t)part(r, "in")->shape[0],
+                                                            c->hc_mult, c->hidden_size,
+                                                            put_a(r, "in"), put_f(r, "in.post"),
+                                                            put_f(r, "in.comb"), streams});
     compare_a(r, "out", streams);
 }
 
@@ -315,10 +323,15 @@ static di_batch batch_of(const run *r, const di_tensor *ids) {
     di_row *rows = calloc((size_t)n, sizeof *rows);
     assert_non_null(rows);
     for (int32_t t = 0; t < n; t++) rows[t] = (di_row){tokens[t], 0, t};
-    di_batch batch = {n, 1, device_put(r->dev, rows, (uint64_t)n * sizeof *rows),
-                      device_put(r->dev, &zero, 4), device_put(r->dev, &n, 4),
-                      device_put(r->dev, &zero, 4), device_take(r->dev, (uint64_t)n * 4),
-                      device_take(r->dev, (uint64_t)n * 4), device_take(r->dev, (uint64_t)n * 4)};
+    di_batch batch = {n,
+                      1,
+                      device_put(r->dev, rows, (uint64_t)n * sizeof *rows),
+                      device_put(r->dev, &zero, 4),
+                      device_put(r->dev, &n, 4),
+                      device_put(r->dev, &zero, 4),
+                      device_take(r->dev, (uint64_t)n * 4),
+                      device_take(r->dev, (uint64_t)n * 4),
+                      device_take(r->dev, (uint64_t)n * 4)};
     r->ops->step_begin(r->stream, &(di_step_begin_args){batch});
     free(rows);
     free(tokens);
@@ -331,8 +344,8 @@ static void run_embed(const run *r) {
     int64_t rows = batch.n_rows, hc = c->hc_mult, width = c->hidden_size;
     di_ptr streams = device_take_a(r->dev, rows * hc * width);
     di_ptr pre = device_take_f(r->dev, rows * hc);
-    r->ops->embed(r->stream, &(di_embed_args){batch, matrix_of(r, "/embed.weight"), c->hc_mult,
-                                              streams, pre});
+    r->ops->embed(r->stream,
+                  &(di_embed_args){batch, matrix_of(r, "/embed.weight"), c->hc_mult, streams, pre});
     double *all = got_memory(rows * hc * width), *first = got_memory(rows * width);
     device_get_a(r->dev, streams, all, rows * hc * width);
     for (int64_t t = 0; t < rows; t++) {
@@ -365,12 +378,13 @@ static void run_engram_hash(const run *r) {
     int64_t n = (int64_t)batch.n_rows * columns, at = c->roles[r->layer].engram;
     di_ptr out = device_take(r->dev, (uint64_t)(n * c->n_engram_layers) * 8);
     di_ptr history = device_take(r->dev, 64 * 4);
-    r->ops->engram_hash(
-        r->stream, &(di_engram_hash_args){batch, history, 64, put_ints(r, map), pad,
-                                          c->n_engram_layers, c->engram_max_ngram_size,
-                                          c->engram_n_heads, golden_put(r, "engram/multipliers"),
-                                          golden_put(r, "engram/primes"),
-                                          golden_put(r, "engram/offsets"), out});
+    r->ops->engram_hash(r->stream,
+                        &(di_engram_hash_args){batch, history, 64, put_ints(r, map), pad,
+                                               c->n_engram_layers, c->engram_max_ngram_size,
+                                               c->engram_n_heads,
+                                               golden_put(r, "engram/multipliers"),
+                                               golden_put(r, "engram/primes"),
+                                               golden_put(r, "engram/offsets"), out});
     int64_t *rows = malloc((size_t)n * 8);
     int32_t *got = malloc((size_t)n * 4);
     assert_true(rows != NULL && got != NULL);
@@ -391,11 +405,12 @@ static void run_engram_rows(const run *r) {
     assert_non_null(wide);
     for (int64_t i = 0; i < n; i++) wide[i] = rows[i];
     di_ptr out = device_take_a(r->dev, n * c->engram_head_dim);
-    r->ops->engram_rows(
-        r->stream, &(di_engram_rows_args){n_rows, (int32_t)in->shape[1], c->engram_head_dim,
-                                          DI_NONE, device_put(r->dev, wide, (uint64_t)n * 8),
-                                          bind_tensor(r, weight(r, "engram.embed.weight")),
-                                          bind_tensor(r, weight(r, "engram.embed.scale")), out});
+    r->ops->engram_rows(r->stream,
+                        &(di_engram_rows_args){n_rows, (int32_t)in->shape[1], c->engram_head_dim,
+                                               DI_NONE, device_put(r->dev, wide, (uint64_t)n * 8),
+                                               bind_tensor(r, weight(r, "engram.embed.weight")),
+                                               bind_tensor(r, weight(r, "engram.embed.scale")),
+                                               out});
     compare_a(r, "out", out);
     free(rows);
     free(wide);
@@ -425,11 +440,11 @@ static void run_attend(const run *r) {
         sink = vector_of(r, "attn.attn_sink");
     }
     di_ptr out = device_take_a(r->dev, release_count(q));
-    r->ops->attend_list(
-        r->stream, &(di_attend_list_args){(int32_t)q->shape[0], (int32_t)q->shape[1],
-                                          (int32_t)q->shape[2], (int32_t)keys->shape[0],
-                                          (int32_t)slots->shape[1], put_a(r, "in.q"),
-                                          put_a(r, "in.keys"), put_ints(r, slots), sink, out});
+    r->ops->attend_list(r->stream,
+                        &(di_attend_list_args){(int32_t)q->shape[0], (int32_t)q->shape[1],
+                                               (int32_t)q->shape[2], (int32_t)keys->shape[0],
+                                               (int32_t)slots->shape[1], put_a(r, "in.q"),
+                                               put_a(r, "in.keys"), put_ints(r, slots), sink, out});
     compare_a(r, "out", out);
 }
 
@@ -457,11 +472,11 @@ static void run_index_scores(const run *r) {
     const di_tensor *q = part(r, "in.q"), *keys = part(r, "in.keys");
     int32_t rows = (int32_t)q->shape[0], n_keys = (int32_t)keys->shape[0];
     di_ptr out = device_take_a(r->dev, rows * n_keys);
-    r->ops->index_scores(
-        r->stream, &(di_index_scores_args){rows, (int32_t)q->shape[1], (int32_t)q->shape[2], n_keys,
-                                           put_a(r, "in.q"), put_a(r, "in.keys"),
-                                           put_a(r, "in.weights"),
-                                           put_ints(r, part(r, "in.visible")), out});
+    r->ops->index_scores(r->stream,
+                         &(di_index_scores_args){rows, (int32_t)q->shape[1], (int32_t)q->shape[2],
+                                                 n_keys, put_a(r, "in.q"), put_a(r, "in.keys"),
+                                                 put_a(r, "in.weights"),
+                                                 put_ints(r, part(r, "in.visible")), out});
     compare_a(r, "out", out);
 }
 
@@ -574,9 +589,9 @@ static void run_swiglu(const run *r) {
     int32_t rows = (int32_t)gate->shape[0], width = (int32_t)gate->shape[1];
     di_ptr weights = DI_NONE, out = device_take_a(r->dev, rows * width);
     if (release_find(r->file, r->op, "in.weights") != NULL) weights = put_f(r, "in.weights");
-    r->ops->swiglu(r->stream, &(di_swiglu_args){rows, width, r->file->config.swiglu_limit,
-                                                put_a(r, "in.gate"), put_a(r, "in.up"), weights,
-                                                out});
+    r->ops->swiglu(r->stream,
+                   &(di_swiglu_args){rows, width, r->file->config.swiglu_limit, put_a(r, "in.gate"),
+                                     put_a(r, "in.up"), weights, out});
     compare_a(r, "out", out);
 }
 
@@ -584,9 +599,9 @@ static void run_combine(const run *r) {
     const di_tensor *routed = part(r, "in.routed");
     int32_t rows = (int32_t)routed->shape[0], width = (int32_t)routed->shape[2];
     di_ptr out = device_take_a(r->dev, rows * width);
-    r->ops->combine(r->stream, &(di_combine_args){rows, (int32_t)routed->shape[1], width,
-                                                  put_a(r, "in.routed"), put_a(r, "in.shared"),
-                                                  out});
+    r->ops->combine(r->stream,
+                    &(di_combine_args){rows, (int32_t)routed->shape[1], width,
+                                       put_a(r, "in.routed"), put_a(r, "in.shared"), out});
     compare_a(r, "out", out);
 }
 
@@ -612,9 +627,9 @@ static void run_markov(const run *r) {
     float *x = markov_rows(r, previous, rows);
     di_matrix head = matrix_of(r, "markov_head.head.weight");
     di_ptr out = device_take_f(r->dev, rows * vocab);
-    r->ops->linear(r->stream, &(di_linear_args){rows, 1, false, true,
-                                                device_put_a(r->dev, x, (int64_t)rows * head.k),
-                                                head, out});
+    r->ops->linear(r->stream,
+                   &(di_linear_args){rows, 1, false, true,
+                                     device_put_a(r->dev, x, (int64_t)rows * head.k), head, out});
     double *got = got_memory(rows * vocab);
     device_get_f(r->dev, out, got, rows * vocab);
     for (int32_t i = 0; i < rows * vocab; i++) {
@@ -641,9 +656,9 @@ static void run_confidence(const run *r) {
         memcpy(x + t * proj.k + width, markov + t * rank, (size_t)rank * sizeof *x);
     }
     di_ptr out = device_take_f(r->dev, rows);
-    r->ops->linear(r->stream, &(di_linear_args){rows, 1, false, true,
-                                                device_put_a(r->dev, x, (int64_t)rows * proj.k),
-                                                proj, out});
+    r->ops->linear(r->stream,
+                   &(di_linear_args){rows, 1, false, true,
+                                     device_put_a(r->dev, x, (int64_t)rows * proj.k), proj, out});
     compare_f(r, "out", out);
     free(x);
     free(markov);
@@ -732,9 +747,15 @@ static const entry entries[] = {
     {"quant_kv_fp4", run_q4c, NULL},
 };
 
-bool release_run(const release_file *file, const release_op *op, device *dev, release_score *score) {
-    run r = {.file = file, .op = op, .dev = dev, .ops = dev->backend->ops,
-             .stream = dev->backend->stream, .score = score, .layer = -1};
+bool release_run(const release_file *file, const release_op *op, device *dev,
+                 release_score *score) {
+    run r = {.file = file,
+             .op = op,
+             .dev = dev,
+             .ops = dev->backend->ops,
+             .stream = dev->backend->stream,
+             .score = score,
+             .layer = -1};
     int last = file->config.num_nextn_predict_layers - 1, number;
     snprintf(r.prefix, sizeof r.prefix, "mtp.%d", last);
     if (sscanf(op->scope, "layer%d", &number) == 1) {

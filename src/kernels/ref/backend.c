@@ -10,7 +10,8 @@
 const di_ops ref_ops = {DI_EACH_OP(REF_ENTRY)};
 #undef REF_ENTRY
 
-/* Stands in the 64 bytes before each allocation, so that destroy finds what free was not told of. */
+/* Stands in the 64 bytes before each allocation, so that destroy finds what free was not told of.
+ */
 typedef struct ref_block {
     struct ref_block *next, *previous;
 } ref_block;
@@ -132,10 +133,24 @@ di_status di_backend_create_ref(di_numerics numerics, di_backend **out, di_error
     ref->stream.numerics = numerics;
     ref->blocks = (ref_block){&ref->blocks, &ref->blocks};
     ref->base = (di_backend){
-        .name = "ref", .ops = &ref_ops, .numerics = numerics, .a_bytes = 8, .f_bytes = 8,
-        .stream = &ref->stream, .workspace_bytes = workspace_bytes, .prepare = prepare,
-        .alloc = alloc, .free = free_memory, .bind = bind, .upload = upload, .download = download,
-        .copy = copy, .fill = fill, .discard = discard, .mark = mark, .wait = wait_mark,
+        .name = "ref",
+        .ops = &ref_ops,
+        .numerics = numerics,
+        .a_bytes = 8,
+        .f_bytes = 8,
+        .stream = &ref->stream,
+        .workspace_bytes = workspace_bytes,
+        .prepare = prepare,
+        .alloc = alloc,
+        .free = free_memory,
+        .bind = bind,
+        .upload = upload,
+        .download = download,
+        .copy = copy,
+        .fill = fill,
+        .discard = discard,
+        .mark = mark,
+        .wait = wait_mark,
         .destroy = destroy,
     };
     *out = &ref->base;

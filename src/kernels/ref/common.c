@@ -37,8 +37,8 @@ uint64_t ref_workspace_bytes(const di_limits *m) {
     uint64_t attention = 5 * (uint64_t)m->head_dim + (uint64_t)m->q_rank + (uint64_t)m->o_low;
     uint64_t index = queries + 2 * (uint64_t)m->index_heads + 3 * (uint64_t)m->index_dim;
     uint64_t per_row = 2 * k + experts + attention + index + (uint64_t)m->n_experts;
-    uint64_t entries = 4 * (uint64_t)m->max_entries + 4 * (uint64_t)m->top_blocks +
-                       4 * (uint64_t)m->index_top_k;
+    uint64_t entries =
+        4 * (uint64_t)m->max_entries + 4 * (uint64_t)m->top_blocks + 4 * (uint64_t)m->index_top_k;
     uint64_t once = 4 * k + 2 * heads + (REF_BLOCK + 8) * ((uint64_t)m->head_dim + 8) +
                     3 * (uint64_t)m->vocab + 4 * (uint64_t)m->n_experts + 4096;
     return 8 * (rows * per_row + entries + once) + 64 * 64;
@@ -62,13 +62,14 @@ void ref_matrix_row(const di_stream *s, const di_matrix *m, int64_t n, double *o
     int64_t k = m->k;
     const uint8_t *data = ref_bytes(s, m->data), *scale = ref_bytes(s, m->scale);
     if (m->dtype == DI_F32 || m->dtype == DI_BF16) {
-        di_vector row = {m->dtype, m->k, di_ptr_at(m->data, (uint64_t)(n * k) *
-                                                                di_dtype_bytes(m->dtype))};
+        di_vector row = {m->dtype, m->k,
+                         di_ptr_at(m->data, (uint64_t)(n * k) * di_dtype_bytes(m->dtype))};
         for (int64_t i = 0; i < k; i++) out[i] = ref_value(s, &row, i);
     } else if (m->dtype == DI_F8_E4M3) { /* tiles of 32x32 */
         scale += n / 32 * ((k + 31) / 32);
         for (int64_t i = 0; i < k; i++) {
-            out[i] = (double)di_e4m3_decode(data[n * k + i]) * (double)di_e8m0_decode(scale[i / 32]);
+            out[i] =
+                (double)di_e4m3_decode(data[n * k + i]) * (double)di_e8m0_decode(scale[i / 32]);
         }
     } else { /* rows of 32 */
         REF_REQUIRE(m->dtype == DI_FP4_PAIR && k % 32 == 0);
@@ -87,8 +88,8 @@ double ref_mean_square(const double *x, int64_t n) {
     return sum / (double)n;
 }
 
-void ref_norm_row(const di_stream *s, const double *x, int64_t n, double eps, const di_vector *weight,
-                  double *out) {
+void ref_norm_row(const di_stream *s, const double *x, int64_t n, double eps,
+                  const di_vector *weight, double *out) {
     REF_REQUIRE(weight->n == n);
     double root = sqrt(ref_mean_square(x, n) + eps);
     for (int64_t i = 0; i < n; i++) out[i] = ref_a(s, x[i] / root * ref_value(s, weight, i));

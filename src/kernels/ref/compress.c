@@ -46,8 +46,8 @@ static const double *raw_row(const di_stream *s, const di_compress_args *args, c
 }
 
 /* The pooled latents of all groups that a row of the step completes, by row; others untouched. */
-static void pooled_rows(di_stream *s, const di_compress_args *args, const double *c, const double *g,
-                        double *latent) {
+static void pooled_rows(di_stream *s, const di_compress_args *args, const double *c,
+                        const double *g, double *latent) {
     int32_t ratio = args->pages.ratio;
     int64_t d = args->pages.d;
     for (int64_t t = 0; t < args->batch.n_rows; t++) {

@@ -49,8 +49,8 @@ void ref_engram_hash(di_stream *s, const di_engram_hash_args *args) {
             classes[k] = token_class(s, args, t, (int64_t)pos - k);
         }
         for (int32_t layer = 0; layer < args->n_layers; layer++) {
-            int64_t *out = (int64_t *)ref_at(s, args->table_rows) +
-                           ((int64_t)layer * b->n_rows + t) * columns;
+            int64_t *out =
+                (int64_t *)ref_at(s, args->table_rows) + ((int64_t)layer * b->n_rows + t) * columns;
             hash_row(s, args, layer, classes, out);
         }
     }

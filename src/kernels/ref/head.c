@@ -7,8 +7,8 @@
 void ref_head(di_stream *s, const di_head_args *args) {
     ref_begin(s);
     int64_t width = args->width, hc = args->hc;
-    double *normed = ref_none(args->normed) ? ref_take(s, args->n_out * width)
-                                            : ref_doubles(s, args->normed);
+    double *normed =
+        ref_none(args->normed) ? ref_take(s, args->n_out * width) : ref_doubles(s, args->normed);
     for (int64_t i = 0; i < args->n_out; i++) {
         int64_t row = ref_ints(s, args->which)[i];
         double *x = normed + i * width;
@@ -25,7 +25,8 @@ void ref_head(di_stream *s, const di_head_args *args) {
 static void adjust(const di_stream *s, const di_sample_args *args, const di_sample_params *p,
                    const double *logits, double *x) {
     const int32_t *counts = NULL;
-    if (!ref_none(args->counts)) counts = ref_ints(s, args->counts) + (int64_t)p->slot * args->vocab;
+    if (!ref_none(args->counts))
+        counts = ref_ints(s, args->counts) + (int64_t)p->slot * args->vocab;
     for (int32_t id = 0; id < args->vocab; id++) {
         int32_t output = counts == NULL ? 0 : counts[id] & ~DI_COUNT_PROMPT;
         x[id] = logits[id];

@@ -3,8 +3,8 @@
 
 #include "kernels/ref/ref.h"
 
-double ref_index_score(const di_stream *s, const double *q, const double *key, const double *weights,
-                       int32_t heads, int32_t dim) {
+double ref_index_score(const di_stream *s, const double *q, const double *key,
+                       const double *weights, int32_t heads, int32_t dim) {
     double sum = 0;
     for (int32_t h = 0; h < heads; h++) {
         double dot = 0;

@@ -42,8 +42,8 @@ void ref_product(di_stream *s, const di_matrix *w, const double *x, const ref_pr
     s->work_used = used;
 }
 
-void ref_linear_rows(di_stream *s, const di_matrix *w, const double *x, int64_t n_rows, bool quantize,
-                     bool to_f, double *out) {
+void ref_linear_rows(di_stream *s, const di_matrix *w, const double *x, int64_t n_rows,
+                     bool quantize, bool to_f, double *out) {
     uint64_t used = s->work_used;
     bool blocks = quantize && s->numerics == DI_NUMERICS_RELEASE;
     const double *in = ref_product_input(s, x, n_rows, w->k, quantize);

@@ -75,8 +75,7 @@ void ref_mix(di_stream *s, const di_mix_args *args) {
         double root = sqrt(ref_mean_square(v, width) + args->rms_eps);
         for (int32_t n = 0; n < n_mix; n++) m[t * n_mix + n] /= root;
         coefficients(s, args, m + t * n_mix, ref_doubles(s, args->pre) + t * hc,
-                     ref_doubles(s, args->post) + t * hc,
-                     ref_doubles(s, args->comb) + t * hc * hc);
+                     ref_doubles(s, args->post) + t * hc, ref_doubles(s, args->comb) + t * hc * hc);
     }
 }
 

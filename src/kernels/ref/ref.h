@@ -71,14 +71,15 @@ void ref_matrix_row(const di_stream *s, const di_matrix *m, int64_t n, double *o
 double ref_sigmoid(double x);
 double ref_mean_square(const double *x, int64_t n);
 /* out = a(w * x / sqrt(mean(x^2) + eps)); may be in place. */
-void ref_norm_row(const di_stream *s, const double *x, int64_t n, double eps, const di_vector *weight,
-                  double *out);
+void ref_norm_row(const di_stream *s, const double *x, int64_t n, double eps,
+                  const di_vector *weight, double *out);
 
 /* What an input of n rows is for a product: itself, or dequantised q8 in the workspace. */
 const double *ref_product_input(di_stream *s, const double *x, int64_t n_rows, int64_t width,
                                 bool quantize);
-/* out[t * out_stride + i] = w[first + i] . x[t * x_stride ..] for i < n; `blocks`: x came from q8 and
- * the sums are the release's, 32 channels exact, then float32. to_f: rounded by f, else by a. */
+/* out[t * out_stride + i] = w[first + i] . x[t * x_stride ..] for i < n; `blocks`: x came from q8
+ * and the sums are the release's, 32 channels exact, then float32. to_f: rounded by f, else by a.
+ */
 typedef struct ref_product_shape {
     int64_t n_rows, x_stride, out_stride, first, n;
     bool blocks, to_f;
@@ -86,8 +87,8 @@ typedef struct ref_product_shape {
 void ref_product(di_stream *s, const di_matrix *w, const double *x, const ref_product_shape *shape,
                  double *out);
 /* The usual case: contiguous rows, quantised input if `quantize`. */
-void ref_linear_rows(di_stream *s, const di_matrix *w, const double *x, int64_t n_rows, bool quantize,
-                     bool to_f, double *out);
+void ref_linear_rows(di_stream *s, const di_matrix *w, const double *x, int64_t n_rows,
+                     bool quantize, bool to_f, double *out);
 /* Block g of w's rows times the g-th K values of x, see di_linear_args. */
 void ref_linear_groups(di_stream *s, const di_matrix *w, int32_t groups, const double *x,
                        int64_t n_rows, bool quantize, bool to_f, double *out);
@@ -117,8 +118,8 @@ ref_entry ref_page_entry(const di_stream *s, const di_pages *pages, int32_t slot
 /* ---- Parts that coarse operations are made of ---- */
 
 /* scores of one query row [heads][dim] against one key [dim]. */
-double ref_index_score(const di_stream *s, const double *q, const double *key, const double *weights,
-                       int32_t heads, int32_t dim);
+double ref_index_score(const di_stream *s, const double *q, const double *key,
+                       const double *weights, int32_t heads, int32_t dim);
 void ref_index_weights_rows(di_stream *s, const di_matrix *proj, int32_t index_dim, const double *u,
                             int64_t n_rows, double *out);
 /* Published blocks of one row, ascending, -1 fills. Takes workspace. */
