@@ -30,8 +30,9 @@ di_sampling di_sampling_defaults(void) {
 
 enum { MAX_BIASES = 16384 };
 
+/* The values are floats: 0.01 as a float is a little less than 0.01, and in range. */
 static di_status check(const char *name, double value, double min, double max, di_error *error) {
-    if (isfinite(value) && value >= min && value <= max) return DI_OK;
+    if (isfinite(value) && value >= (double)(float)min && value <= max) return DI_OK;
     return di_fail(error, DI_ERR_USAGE, "%s: %g is no number from %g to %g", name, value, min, max);
 }
 
@@ -40,7 +41,7 @@ di_status di_sampling_check(const di_sampling *s, int32_t vocab_size, di_error *
     DI_TRY(check("top_k", s->top_k, 0, INT32_MAX, error));
     DI_TRY(check("top_p", (double)s->top_p, 0, 1, error));
     DI_TRY(check("min_p", (double)s->min_p, 0, 1, error));
-    DI_TRY(check("repetition_penalty", (double)s->repetition_penalty, 0.0099, 100, error));
+    DI_TRY(check("repetition_penalty", (double)s->repetition_penalty, 0.01, 100, error));
     DI_TRY(check("presence_penalty", (double)s->presence_penalty, -100, 100, error));
     DI_TRY(check("frequency_penalty", (double)s->frequency_penalty, -100, 100, error));
     DI_TRY(check("n_biases", s->n_biases, 0, MAX_BIASES, error));

@@ -31,12 +31,19 @@ void di_stop_match_deinit(di_stop_match *match) {
     memset(match, 0, sizeof *match);
 }
 
-/* Where the earliest stop text begins, or `size`. */
+/* Where the stop text begins that is complete first (of several, the longest), or `size`. First in
+ * time, not in place: then it does not matter how the text was cut. */
 static size_t find(const di_stop_match *match, const char *text, size_t size) {
-    size_t best = size;
+    size_t best = size, best_end = size + 1;
     for (int i = 0; i < match->n_stops; i++) {
-        const char *at = memmem(text, size, match->stops[i], strlen(match->stops[i]));
-        if (at && (size_t)(at - text) < best) best = (size_t)(at - text);
+        size_t length = strlen(match->stops[i]);
+        const char *at = memmem(text, size, match->stops[i], length);
+        if (!at) continue;
+        size_t begin = (size_t)(at - text), end = begin + length;
+        if (end < best_end || (end == best_end && begin < best)) {
+            best = begin;
+            best_end = end;
+        }
     }
     return best;
 }

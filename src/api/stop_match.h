@@ -22,7 +22,8 @@ di_status di_stop_match_init(di_stop_match *match, const char *const *stops, int
 void di_stop_match_deinit(di_stop_match *match);
 
 /* Takes text in; what is certainly before any stop text goes to the end of *out. Once a stop text
- * is complete (the earliest; of two at one place, any), `stopped` is true and nothing follows. */
+ * is complete (of two at once the longer), `stopped` is true and nothing follows. Any cut of the
+ * input gives the same. */
 void di_stop_match_push(di_stop_match *match, const char *text, size_t size, di_buffer *out);
 /* Gives out what is held: no stop text can be completed any more. */
 void di_stop_match_flush(di_stop_match *match, di_buffer *out);

@@ -1,0 +1,171 @@
+/* Scores against what the same engine samples, and what the sink is given. */
+#include "deepinfer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TINY DI_SOURCE_DIR "/tests/data/golden/tiny-a/model"
+enum { N = 45, CHUNK = 16, MAX_VOCAB = 384 };
+
+static di_error error;
+
+static const char *const backends[] = {"cpu", "ref"};
+
+static di_engine *open_engine(const char *backend) {
+    di_engine_options options = di_engine_options_defaults();
+    options.backend = backend;
+    options.context = 128;
+    options.chunk = CHUNK;
+    di_engine *engine = NULL;
+    di_status status = di_engine_open(TINY, &options, &engine, &error);
+    if (status == DI_ERR_UNSUPPORTED) return NULL;
+    if (status != DI_OK) fail_msg("%s", error.message);
+    return engine;
+}
+
+typedef struct seen {
+    di_engine_info info;
+    float logprobs[N], logits[N][MAX_VOCAB];
+    int64_t next_logprob, next_logit, next_stream[64];
+    double stream_sum[64];
+    int64_t stop_after; /* positions; 0: never */
+} seen;
+
+static di_status on_logprobs(void *user, int64_t first, int64_t n, const float *values,
+                             di_error *e) {
+    seen *s = user;
+    assert_int_equal(first, s->next_logprob);
+    memcpy(s->logprobs + first, values, (size_t)n * sizeof *values);
+    s->next_logprob += n;
+    if (!s->stop_after || s->next_logprob < s->stop_after) return DI_OK;
+    e->status = DI_ERR_IO;
+    strcpy(e->message, "enough");
+    return DI_ERR_IO;
+}
+
+static di_status on_logits(void *user, int64_t first, int64_t n, const float *values, di_error *e) {
+    (void)e;
+    seen *s = user;
+    assert_int_equal(first, s->next_logit);
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(s->logits[first + i], values + i * s->info.vocab_size,
+               (size_t)s->info.vocab_size * sizeof *values);
+    }
+    s->next_logit += n;
+    return DI_OK;
+}
+
+static di_status on_streams(void *user, int32_t layer, int64_t first, int64_t n,
+                            const float *values, di_error *e) {
+    (void)e;
+    seen *s = user;
+    assert_int_equal(first, s->next_stream[layer]);
+    s->next_stream[layer] += n;
+    int64_t count = n * s->info.n_streams * s->info.hidden_size;
+    for (int64_t i = 0; i < count; i++) s->stream_sum[layer] += fabs((double)values[i]);
+    return DI_OK;
+}
+
+static double log_softmax(const float *row, int32_t n, int32_t id) {
+    double max = -INFINITY, sum = 0;
+    for (int32_t i = 0; i < n; i++) max = fmax(max, (double)row[i]);
+    for (int32_t i = 0; i < n; i++) sum += exp((double)row[i] - max);
+    return (double)row[id] - max - log(sum);
+}
+
+/* The begin token and a greedy answer with its log-probabilities. */
+static void greedy(di_engine *engine, int32_t *ids, float *logprobs) {
+    di_sampling sampling = di_sampling_defaults();
+    sampling.temperature = 0;
+    di_sequence *sequence;
+    assert_int_equal(di_sequence_create(engine, &sequence, &error), DI_OK);
+    ids[0] = 0;
+    assert_int_equal(di_sequence_prompt(sequence, ids, 1, NULL, &error), DI_OK);
+    for (int i = 1; i < N; i++) {
+        di_token token;
+        assert_int_equal(di_sequence_next(sequence, &sampling, &token, &error), DI_OK);
+        ids[i] = token.id;
+        logprobs[i] = token.logprob;
+    }
+    di_sequence_destroy(sequence);
+}
+
+static void check_against_sampling(di_engine *engine) {
+    int32_t ids[N];
+    float want[N];
+    greedy(engine, ids, want);
+    seen *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    s->info = di_engine_get_info(engine);
+    assert_true(s->info.vocab_size <= MAX_VOCAB && s->info.n_layers <= 64);
+    di_score_sink sink = {s, on_logprobs, on_logits, on_streams};
+    di_sequence *sequence;
+    assert_int_equal(di_sequence_create(engine, &sequence, &error), DI_OK);
+    assert_int_equal(di_sequence_score(sequence, ids, N, &sink, &error), DI_OK);
+    assert_int_equal(s->next_logprob, N);
+    assert_int_equal(s->next_logit, N);
+    assert_true(isnan(s->logprobs[0]));
+    for (int i = 1; i < N; i++) {
+        double from_logits = log_softmax(s->logits[i - 1], s->info.vocab_size, ids[i]);
+        assert_true(fabs((double)s->logprobs[i] - from_logits) < 1e-5);
+        assert_true(fabs((double)s->logprobs[i] - (double)want[i]) < 1e-5);
+    }
+    for (int32_t layer = 0; layer < s->info.n_layers; layer++) {
+        assert_int_equal(s->next_stream[layer], N);
+        assert_true(isfinite(s->stream_sum[layer]) && s->stream_sum[layer] > 0);
+    }
+    /* The sequence holds the ids, and goes on from them. */
+    di_sampling sampling = di_sampling_defaults();
+    sampling.temperature = 0;
+    di_token token;
+    assert_int_equal(di_sequence_next(sequence, &sampling, &token, &error), DI_OK);
+    double best = log_softmax(s->logits[N - 1], s->info.vocab_size, token.id);
+    assert_true(fabs((double)token.logprob - best) < 1e-5);
+    di_sequence_destroy(sequence);
+    free(s);
+}
+
+static void test_agrees_with_sampling(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        di_engine *engine = open_engine(backends[i]);
+        if (engine) check_against_sampling(engine);
+        di_engine_close(engine);
+    }
+}
+
+static void test_sink_can_stop(void **state) {
+    (void)state;
+    di_engine *engine = open_engine("ref");
+    int32_t ids[N] = {0};
+    for (int i = 1; i < N; i++) ids[i] = 3 + i;
+    seen *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    s->stop_after = CHUNK;
+    di_score_sink sink = {s, on_logprobs, NULL, NULL};
+    di_sequence *sequence;
+    assert_int_equal(di_sequence_create(engine, &sequence, &error), DI_OK);
+    assert_int_equal(di_sequence_score(sequence, ids, N, &sink, &error), DI_ERR_IO);
+    assert_string_equal(error.message, "enough");
+    assert_true(s->next_logprob < N);
+    size_t n;
+    (void)di_sequence_ids(sequence, &n);
+    assert_int_equal(n, CHUNK);
+    assert_int_equal(di_sequence_score(sequence, ids, 0, &sink, &error), DI_ERR_USAGE);
+    di_sequence_destroy(sequence);
+    di_engine_close(engine);
+    free(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_agrees_with_sampling),
+        cmocka_unit_test(test_sink_can_stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
