@@ -186,6 +186,49 @@ static void test_penalties_turned_on_late(void **state) {
     di_sequence_destroy(sequence);
 }
 
+static di_status keep_last(void *user, int64_t first, int64_t n, const float *logits, di_error *e) {
+    (void)first;
+    (void)e;
+    memcpy(user, logits + (n - 1) * 384, 384 * sizeof *logits);
+    return DI_OK;
+}
+
+/* Against the formula, on logits of a score. */
+static void test_repetition_penalty_knows_the_prompt(void **state) {
+    float logits[384];
+    di_score_sink sink = {logits, NULL, keep_last, NULL};
+    di_sampling sampling = di_sampling_defaults();
+    sampling.temperature = 0;
+    sampling.repetition_penalty = 50.0f;
+    di_sequence *sequence = create(*state);
+    int changed = 0;
+    for (size_t n = 10; n <= N_PROMPT; n += 10) {
+        assert_int_equal(di_sequence_score(sequence, prompt, n, &sink, &error), DI_OK);
+        int32_t plain = 0, best = -1;
+        float high = 0;
+        for (int32_t id = 0; id < 384; id++) {
+            float x = logits[id];
+            if (x > logits[plain]) plain = id;
+            for (size_t i = 0; i < n; i++) {
+                if (prompt[i] != id) continue;
+                x = x > 0 ? x / 50 : x * 50;
+                break;
+            }
+            if (best < 0 || x > high) {
+                best = id;
+                high = x;
+            }
+        }
+        changed += best != plain;
+        give_prompt(sequence, prompt, n);
+        di_token token;
+        answer(sequence, &sampling, &token, 1);
+        assert_int_equal(token.id, best);
+    }
+    assert_true(changed > 0);
+    di_sequence_destroy(sequence);
+}
+
 /* ---- How it was computed ---- */
 
 static void test_answer_does_not_depend_on_the_machine(void **state) {
@@ -317,6 +360,7 @@ int main(void) {
         cmocka_unit_test(test_shorter_prompt),
         cmocka_unit_test(test_penalties_over_two_turns),
         cmocka_unit_test(test_penalties_turned_on_late),
+        cmocka_unit_test(test_repetition_penalty_knows_the_prompt),
         cmocka_unit_test(test_answer_does_not_depend_on_the_machine),
         cmocka_unit_test(test_in_company),
         cmocka_unit_test(test_context_limits),
