@@ -108,7 +108,7 @@ void kc_check_qkv(check *c) {
     kc_vector qn = kc_weight_vector(c, DI_BF16, rank, 1, 0.2),
               kn = kc_weight_vector(c, DI_BF16, d, 1, 0.2);
     kc_pair qr = kc_take_a(c, (int64_t)rows * rank), q = kc_take_a(c, (int64_t)rows * row);
-    kc_pair codes = kc_take(c, (uint64_t)(rows * d)),
+    kc_pair codes = kc_take(c, (uint64_t)rows * (uint64_t)d),
             scales = kc_take(c, (uint64_t)(rows * d / 32));
     KC_RUN(c, qkv, s.batch.b[i], heads, d, 1e-20, {dims, freq.p[i]}, u.p[i], wq_a.m[i], wq_b.m[i],
            wkv.m[i], qn.v[i], kn.v[i], qr.p[i], q.p[i], codes.p[i], scales.p[i]);
@@ -149,7 +149,7 @@ void kc_check_attend_list(check *c) {
     int32_t rows = kc_pick(c, 1, 8, 1), heads = kc_pick(c, 1, 6, 64),
             d = kc_pick_step(c, 32, 160, 32, 512);
     int32_t n_keys = kc_pick(c, 1, 300, 640), n_slots = kc_pick(c, 1, 200, 640);
-    int32_t *slots = calloc((size_t)(rows * n_slots), 4);
+    int32_t *slots = calloc((size_t)rows * (size_t)n_slots, 4);
     if (slots == NULL) abort();
     for (int32_t i = 0; i < rows * n_slots; i++) {
         bool empty = !c->bench && (c->round % 3 == 1 ? kc_bits(c) % 2 : i / n_slots % 4 == 3);

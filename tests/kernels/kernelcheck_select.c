@@ -101,7 +101,7 @@ static di_sample_params random_params(check *c, int32_t out, int32_t n_slots, bo
 }
 
 static kc_pair random_counts(check *c, int32_t n_slots, int32_t vocab) {
-    int32_t *counts = calloc((size_t)(n_slots * vocab), 4);
+    int32_t *counts = calloc((size_t)n_slots * (size_t)vocab, 4);
     if (counts == NULL) abort();
     for (int32_t i = 0; i < n_slots * vocab; i++) {
         if (kc_bits(c) % 3 == 0) counts[i] = (int32_t)(kc_bits(c) % 4);

@@ -103,7 +103,7 @@ void kc_check_engram_hash(check *c) {
 void kc_check_engram_rows(check *c) {
     int32_t rows = kc_pick(c, 1, 9, 1), columns = kc_pick(c, 1, 24, 24), live[9];
     int32_t width = kc_pick_step(c, 32, 256, 32, 256), table = c->bench ? 100000 : 40;
-    int64_t *wanted = calloc((size_t)(rows * columns), 8), n = (int64_t)table * width;
+    int64_t *wanted = calloc((size_t)rows * (size_t)columns, 8), n = (int64_t)table * width;
     uint8_t *codes = malloc((size_t)n), *scales = malloc((size_t)n / 32);
     if (wanted == NULL || codes == NULL || scales == NULL) abort();
     for (int32_t i = 0; i < rows * columns; i++)
