@@ -141,13 +141,6 @@ static void run(bench *b, const char *what, int32_t n_slots, int32_t rows, int32
     report(b, what, seconds[n / 2], step_work(b, n_slots * rows, n_slots), n_slots * rows);
 }
 
-static bool show_progress(void *user, uint64_t done, uint64_t total) {
-    (void)user;
-    fprintf(stderr, "\rwriting the slice: %3.0f %%", 100.0 * (double)done / (double)total);
-    if (done == total) fputc('\n', stderr);
-    return true;
-}
-
 /* Layers of every kind: Engram; KV sources of both ratios, the last of them the candidate source;
  * reuse; reindex. */
 static void write_slice(bench *b, const char *directory) {
@@ -164,7 +157,7 @@ static void write_slice(bench *b, const char *directory) {
     di_buffer text = DI_BUFFER_EMPTY;
     must(b, di_synth_config(json, size, "released", &o, &text, &b->error));
     di_synth_options options = {.config_json = text.data, .config_size = text.size, .seed = 1};
-    options.progress = show_progress;
+    fprintf(stderr, "bench_forward: writing %s ...\n", directory);
     must(b, di_synth_write(directory, &options, &b->error));
     di_buffer_free(&text);
 }
