@@ -100,10 +100,10 @@ static void sort_ids(const double *x, int32_t *ids, int32_t n) {
     }
 }
 
-/* How many of n ids, whose first `sorted` are in order, make up top_p; sorts more as it goes. */
+/* How many of n ids, best first, make up top_p; puts them in order as it goes. */
 static int32_t prefix_of(const row *r, int32_t n, double total, double top) {
     double sum = 0;
-    int32_t sorted = 0, kept = 0, portion = 256;
+    int32_t sorted = 0, kept = 0, portion = 32;
     while (kept < n) {
         if (kept == sorted) {
             int32_t more = n - sorted < portion ? n - sorted : portion;
@@ -127,10 +127,11 @@ static int32_t truncate(const row *r, int32_t n, double top) {
         n = p->top_k;
     }
     if (p->top_p < 1) {
-        /* In the order of the definition where that is cheap: few ids. */
-        if (n <= 4096) sort_ids(r->x, r->ids, n);
-        double total = 0;
-        for (int32_t i = 0; i < n; i++) total += exp(r->x[r->ids[i]] - top);
+        double total = 0; /* terms below 1e-19 of the first do not show in a double */
+        for (int32_t i = 0; i < n; i++) {
+            double below = r->x[r->ids[i]] - top;
+            if (below > -55) total += exp(below);
+        }
         n = prefix_of(r, n, total, top);
     }
     if (p->min_p > 0) {

@@ -122,6 +122,64 @@ CPU_INLINE void e2m1_values(const uint8_t *pairs, __m256 out[4]) {
     out[3] = _mm256_cvtph_ps(_mm_unpackhi_epi8(zero, second));
 }
 
+/* ---- weights of products ---- */
+
+/* Order of bytes that moves bytes 0..7, or 8..15, to the tops of 8 lanes; both halves hold all 16. */
+CPU_INLINE __m256i tops(bool upper) {
+    return upper ? _mm256_setr_epi32(0x08FFFFFF, 0x09FFFFFF, 0x0AFFFFFF, 0x0BFFFFFF, 0x0CFFFFFF,
+                                     0x0DFFFFFF, 0x0EFFFFFF, 0x0FFFFFFF)
+                 : _mm256_setr_epi32(0x00FFFFFF, 0x01FFFFFF, 0x02FFFFFF, 0x03FFFFFF, 0x04FFFFFF,
+                                     0x05FFFFFF, 0x06FFFFFF, 0x07FFFFFF);
+}
+CPU_INLINE __m256i both_halves(const uint8_t *at) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)at));
+}
+
+/* 8 of 16 E4M3 codes as floats worth code * 2^-120: the fields of E4M3 moved to those of a float,
+ * subnormals included. */
+CPU_INLINE __m256 e4m3_floats(__m256i codes, bool upper) {
+    __m256i top = _mm256_shuffle_epi8(codes, tops(upper));
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(_mm256_srai_epi32(top, 4), _mm256_set1_epi32((int)0x87F00000u)));
+}
+
+/* 32 e2m1 codes as floats worth value * 2^25: doubled values are integers, looked up as bytes and put
+ * to the tops of the lanes before conversion. */
+CPU_INLINE void e2m1_integers(const uint8_t *pairs, __m256 out[4]) {
+    const __m256i table =
+        _mm256_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12, 0, 1, 2, 3, 4, 6,
+                         8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+    const __m256i nibble = _mm256_set1_epi8(15);
+    __m256i bytes = both_halves(pairs);
+    __m256i even = _mm256_shuffle_epi8(table, _mm256_and_si256(bytes, nibble));
+    __m256i odd =
+        _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble));
+    __m256i low = _mm256_unpacklo_epi8(even, odd), high = _mm256_unpackhi_epi8(even, odd);
+    out[0] = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(low, tops(false)));
+    out[1] = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(low, tops(true)));
+    out[2] = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(high, tops(false)));
+    out[3] = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(high, tops(true)));
+}
+
+CPU_INLINE __m256 load_bf16(const uint8_t *at) {
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)at));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+CPU_INLINE __m256 load_f32(const uint8_t *at) {
+    return _mm256_loadu_ps((const float *)(const void *)at);
+}
+
+/* The first block of K sets the sum, later ones add to it. */
+CPU_INLINE void add_block(float *sum, __m128 block, bool first) {
+    _mm_storeu_ps(sum, first ? block : _mm_add_ps(_mm_loadu_ps(sum), block));
+}
+
+/* One x row times rows n0 .. n0 + n - 1, decoding fused with FMA. False when that is not exact for this
+ * tile; nothing is done then. scaled: [k] scratch. */
+bool cpu_product_one_row(const di_matrix *w, int64_t n0, int32_t n, const float *x, float *acc,
+                         float *scaled);
+
 /* The functions of cpu_kernels that live in other *_avx2.c files. */
 void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *const *x, int64_t x_at,
                       int32_t m, float *acc, cpu_scratch *scratch);
