@@ -24,12 +24,11 @@ static int print_and_free(di_buffer *text, FILE *to) {
     return code;
 }
 
-/* Output that could not be written (disk full) must not end in success. */
+/* Output that could not be written (disk full) must not end in success. The reason is known only
+ * when it is this flush that fails. */
 static di_status flush_output(di_error *error) {
-    errno = 0;
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        return di_fail_errno(error, errno, "cannot write to stdout");
-    }
+    if (fflush(stdout) != 0) return di_fail_errno(error, errno, "cannot write to stdout");
+    if (ferror(stdout)) return di_fail(error, DI_ERR_IO, "cannot write to stdout");
     return DI_OK;
 }
 

@@ -1,0 +1,268 @@
+/* chat, through a pipe and through a terminal, on the demo model. */
+#include <errno.h>
+#include <poll.h>
+#include <pty.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "support/program.h"
+#include "support/temp.h"
+
+#define CHAT "chat models/demo -q --no-thinking --temperature 0 --context 1024 "
+
+/* ---- Through a pipe ---- */
+
+static void says(const char *input, const char *out, const char *error) {
+    const program_result *r = program_run(CHAT, input);
+    if (r->code != 0 || strcmp(r->out, out) != 0 || strcmp(r->error, error) != 0) {
+        fail_msg("'%s'\n  gave %d, '%s', '%s'", input, r->code, r->out, r->error);
+    }
+}
+
+static void test_answers(void **state) {
+    (void)state;
+    says("What is 2 + 3?\nWhat is 12 + 13?\n", "2 + 3 = 5\n12 + 13 = 25\n", "");
+    says("What is 2 + 3?", "2 + 3 = 5\n", "");
+    says("", "", "");
+    says("\n\n", "", "");
+    /* A backslash takes the next line along. */
+    says("What is\\\n2 + 3?\n/save /dev/null\n", "2 + 3 = 5\n",
+         "/dev/null is there already and no regular file\n");
+}
+
+static void test_commands(void **state) {
+    (void)state;
+    says("/nonsense\n", "", "there is no command /nonsense; /help lists them\n");
+    says("/again\n", "", "there is nothing to answer yet\n");
+    says("/undo\n", "", "there is nothing to take back\n");
+    says("What is 2 + 3?\n/again\n/undo\n/undo\n",
+         "2 + 3 = 5\n2 + 3 = 5\nThe last exchange is taken back; 0 messages are left.\n",
+         "there is nothing to take back\n");
+    says("/think\n/think off\n/think maybe\n", "Thinking is off.\nThinking is off.\n",
+         "write /think on or /think off\n");
+    says("/effort max\n", "Effort is max.\n", "");
+    says(
+        "/effort 1000\n", "",
+        "reasoning effort '1000': must be none, minimal, low, medium, high, xhigh, max, ultra or a "
+        "number 1..100\n");
+    says("/set top-k 3\n", "top-k is 3.\n", "");
+    says("/set top-p 3\n", "", "top-p: '3' is not a number from 0 to 1\n");
+    says("/set threads 3\n", "",
+         "write /set NAME VALUE; names: temperature, top-k, top-p, min-p, repetition-penalty, "
+         "presence-penalty, frequency-penalty, seed, max-tokens\n");
+    says("/set max-tokens 2\nWhat is 2 + 3?\n", "max-tokens is 2.\n2 +\n",
+         "the answer was cut: no room left\n");
+    says("/system Be kind.\n/system\n/clear\n/quit\nWhat is 2 + 3?\n",
+         "The system message is set.\nThere is no system message now.\nThe conversation is empty "
+         "again.\n",
+         "");
+    assert_non_null(strstr(program_run(CHAT, "/help\n")->out, "\n  /set NAME VALUE     change"));
+}
+
+static void test_save_and_load(void **state) {
+    (void)state;
+    char *root = temp_dir_create(), *path = temp_printf("%s/talk.json", root);
+    char *input =
+        temp_printf("/system Be \"kind\".\nWhat is\\\n2 + 3?\n//x\n/undo\n/save %s\n", path);
+    assert_int_equal(program_run(CHAT, input)->code, 0);
+    char *saved = temp_read(path, NULL);
+    static const char begin[] = "[{\"role\": \"system\", \"content\": \"Be \\\"kind\\\".\"},\n"
+                                " {\"role\": \"user\", \"content\": \"What is\\n2 + 3?\"},\n"
+                                " {\"role\": \"assistant\", \"content\": \"";
+    assert_int_equal(strncmp(saved, begin, sizeof begin - 1), 0);
+    assert_non_null(strstr(saved, "\"}]\n"));
+    assert_null(strstr(saved, "/x"));
+    free(input);
+    input = temp_printf("/load %s\n/save %s2\n", path, path);
+    assert_int_equal(strncmp(program_run(CHAT, input)->out, "2 messages loaded.\nSaved to ", 28),
+                     0);
+    char *second = temp_printf("%s2", path), *copy = temp_read(second, NULL);
+    assert_string_equal(copy, saved);
+    free(copy);
+    free(second);
+    free(saved);
+    free(input);
+    temp_write(path, "{\"role\": 1}", 11);
+    input = temp_printf("/load %s\n", path);
+    char *want = temp_printf("%s: a list of messages is expected\n", path);
+    says(input, "", want);
+    free(want);
+    free(input);
+    free(path);
+    temp_dir_destroy(root);
+}
+
+/* The conversation outlives what does not fit. */
+static void test_too_long_for_the_context(void **state) {
+    (void)state;
+    const program_result *r = program_run(
+        "chat models/demo -q --no-thinking --temperature 0 --context 24",
+        "What is 2 + 3?\nPlease tell me at length what you think of this.\n/undo\nWhat is 2 + 3?\n");
+    assert_int_equal(r->code, 0);
+    assert_int_equal(strncmp(r->out, "2 + 3 = 5\nThe last exchange", 27), 0);
+    assert_non_null(
+        strstr(r->error, "the context takes 24; shorten it or ask for a larger context\n"));
+}
+
+/* ---- Through a terminal ---- */
+
+typedef struct terminal {
+    pid_t child;
+    int fd;
+    char text[1 << 16]; /* everything it has shown, escape sequences taken out */
+    size_t size, seen;  /* seen: up to where a wait has looked */
+} terminal;
+
+static void open_terminal(terminal *t) {
+    memset(t, 0, sizeof *t);
+    struct winsize size = {.ws_row = 40, .ws_col = 200};
+    t->child = forkpty(&t->fd, NULL, NULL, &size);
+    assert_true(t->child >= 0);
+    if (t->child > 0) return;
+    setenv("TERM", "dumb", 1);
+    execl(DI_BUILD_DIR "/deepinfer", "deepinfer", "chat", DI_SOURCE_DIR "/models/demo",
+          "--no-thinking", "--temperature", "0", "--context", "2048", (char *)NULL);
+    _exit(99);
+}
+
+/* Until `what` has been shown after all that was waited for before. */
+static void wait_for(terminal *t, const char *what) {
+    for (;;) {
+        char *at = strstr(t->text + t->seen, what);
+        if (at) {
+            t->seen = (size_t)(at - t->text) + strlen(what);
+            return;
+        }
+        struct pollfd one = {.fd = t->fd, .events = POLLIN};
+        ssize_t n = -1;
+        if (poll(&one, 1, 20000) == 1) {
+            n = read(t->fd, t->text + t->size, sizeof t->text - 1 - t->size);
+        }
+        if (n <= 0) fail_msg("'%s' did not come after:\n%s", what, t->text + t->seen);
+        t->size += (size_t)n;
+        t->text[t->size] = '\0';
+    }
+}
+
+static void type(const terminal *t, const char *keys) {
+    assert_int_equal(write(t->fd, keys, strlen(keys)), strlen(keys));
+}
+
+static void close_terminal(terminal *t) {
+    type(t, "\x04");
+    char rest[256];
+    while (read(t->fd, rest, sizeof rest) > 0) {
+    }
+    int status;
+    assert_int_equal(waitpid(t->child, &status, 0), t->child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    close(t->fd);
+}
+
+static void test_terminal(void **state) {
+    (void)state;
+    terminal *t = malloc(sizeof *t);
+    assert_non_null(t);
+    open_terminal(t);
+    wait_for(t, "/help lists the commands, Ctrl-D leaves.");
+    wait_for(t, "> ");
+    type(t, "What is 2 + 3?\r");
+    wait_for(t, "2 + 3 = 5\r\n");
+    wait_for(t, "prompt: 12 tokens");
+    wait_for(t, "> ");
+    /* Ctrl-C throws away what was typed. */
+    type(t, "nonsense");
+    wait_for(t, "nonsense");
+    type(t, "\x03");
+    wait_for(t, "> ");
+    type(t, "What is 12 + 13?\r");
+    wait_for(t, "12 + 13 = 25\r\n");
+    wait_for(t, "> ");
+    close_terminal(t);
+    free(t);
+}
+
+/* Ctrl-C stops the answer, and the partial answer stays in the conversation. */
+static void test_interrupted_answer(void **state) {
+    (void)state;
+    char *root = temp_dir_create(), *path = temp_printf("%s/talk.json", root);
+    char *save = temp_printf("/save %s\r", path);
+    terminal *t = malloc(sizeof *t);
+    assert_non_null(t);
+    open_terminal(t);
+    wait_for(t, "> ");
+    type(t, "Tell me a story about a fox.\r");
+    wait_for(t, "One sunny day");
+    type(t, "\x03");
+    wait_for(t, "stopped\r\n");
+    wait_for(t, "> ");
+    type(t, save);
+    wait_for(t, "Saved to");
+    wait_for(t, "> ");
+    type(t, "What is 2 + 3?\r");
+    wait_for(t, "prompt:");
+    wait_for(t, "> ");
+    close_terminal(t);
+    char *saved = temp_read(path, NULL);
+    assert_non_null(strstr(saved, "about a fox.\"},\n {\"role\": \"assistant\", \"content\": \""));
+    assert_non_null(strstr(saved, "One sunny day"));
+    assert_null(strstr(saved, "never forgot"));
+    free(saved);
+    free(t);
+    free(save);
+    free(path);
+    temp_dir_destroy(root);
+}
+
+static void test_paste_stays_together(void **state) {
+    (void)state;
+    char *root = temp_dir_create(), *path = temp_printf("%s/talk.json", root);
+    char *save = temp_printf("/save %s\r", path);
+    terminal *t = malloc(sizeof *t);
+    assert_non_null(t);
+    open_terminal(t);
+    wait_for(t, "> ");
+    type(t, "/set max-tokens 1\r");
+    wait_for(t, "max-tokens is 1.");
+    wait_for(t, "> ");
+    type(t, "one\ntwo\nthree");
+    wait_for(t, "three");
+    type(t, "\r");
+    wait_for(t, "prompt:");
+    wait_for(t, "> ");
+    type(t, save);
+    wait_for(t, "Saved to");
+    wait_for(t, "> ");
+    close_terminal(t);
+    char *saved = temp_read(path, NULL);
+    assert_non_null(strstr(saved, "\"content\": \"one\\ntwo\\nthree\"}"));
+    free(saved);
+    free(t);
+    free(save);
+    free(path);
+    temp_dir_destroy(root);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_too_long_for_the_context),
+        cmocka_unit_test(test_terminal),
+        cmocka_unit_test(test_interrupted_answer),
+        cmocka_unit_test(test_paste_stays_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

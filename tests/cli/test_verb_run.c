@@ -1,0 +1,233 @@
+/* run, on the demo model: text, exit codes, messages. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "support/program.h"
+
+/* Greedy, so that nothing but the model decides. */
+#define RUN "run models/demo --no-thinking --temperature 0 --context 512 "
+
+static void answers(const char *command, const char *input, const char *want) {
+    const program_result *r = program_run(command, input);
+    if (r->code != 0 || strcmp(r->out, want) != 0) {
+        fail_msg("deepinfer %s\n  gave %d, '%s', %s", command, r->code, r->out, r->error);
+    }
+}
+
+static void test_answers(void **state) {
+    (void)state;
+    answers(RUN "-q 'What is 12 + 13?'", NULL, "12 + 13 = 25\n");
+    answers(RUN "-q", "What is 12 + 13?\n", "12 + 13 = 25\n");
+    answers(RUN "-q -", "What is 12 + 13?", "12 + 13 = 25\n");
+    answers(RUN "-q -- 'What is 12 + 13?'", NULL, "12 + 13 = 25\n");
+    assert_string_equal(program_run(RUN "-q 'What is 12 + 13?'", NULL)->error, "");
+    answers(RUN "-q --backend ref --numerics float 'What is 12 + 13?'", NULL, "12 + 13 = 25\n");
+    /* Where stdout is no terminal, the thought is left out. */
+    answers("run models/demo -q --temperature 0 'What is 12 + 13?'", NULL, "12 + 13 = 25\n");
+    answers("run models/demo -q --temperature 0 --effort none 'What is 12 + 13?'", NULL,
+            "12 + 13 = 25\n");
+}
+
+static void test_raw_prompts(void **state) {
+    (void)state;
+    answers(RUN "-q --raw '<｜User｜>What is 12 + 13?<｜Assistant｜></think>'", NULL,
+            "12 + 13 = 25\n");
+    answers(RUN
+            "-q --raw '<｜begin▁of▁sentence｜><｜User｜>What is 12 + 13?<｜Assistant｜></think>'",
+            NULL, "12 + 13 = 25\n");
+    const program_result *r =
+        program_run(RUN "-q --raw --max-tokens 3 --show-prompt --no-match-added '<｜User｜>'",
+                    NULL);
+    assert_int_equal(r->code, 0);
+    assert_string_equal(r->error, "<｜begin▁of▁sentence｜><｜User｜>\n");
+}
+
+static void test_limits_of_the_answer(void **state) {
+    (void)state;
+    answers(RUN "-q --max-tokens 3 'What is 12 + 13?'", NULL, "12 +\n");
+    answers(RUN "-q --stop ' = ' 'What is 12 + 13?'", NULL, "12 + 13\n");
+    answers(RUN "-q --stop nothing --stop '+ 1' 'What is 12 + 13?'", NULL, "12 \n");
+    const program_result *r =
+        program_run("run models/demo --no-thinking --temperature 0 --context 20 "
+                    "--json -q 'Tell me a story about a fox.'",
+                    NULL);
+    assert_int_equal(r->code, 0);
+    assert_non_null(strstr(r->out, "\"finish_reason\": \"length\""));
+    assert_non_null(strstr(r->out, "\"prompt_tokens\": 12, \"reused_tokens\": 0, "
+                                   "\"completion_tokens\": 9}"));
+}
+
+static void test_speeds_on_stderr(void **state) {
+    (void)state;
+    const program_result *r = program_run(RUN "--seed 5 'What is 12 + 13?'", NULL);
+    unsigned n_prompt, n_answer;
+    double prompt_s, prompt_speed, answer_s, answer_speed;
+    assert_int_equal(
+        sscanf(r->error,
+               "prompt: %u tokens in %lf s (%lf tokens/s); answer: %u tokens in %lf s (%lf "
+               "tokens/s); seed 5\n",
+               &n_prompt, &prompt_s, &prompt_speed, &n_answer, &answer_s, &answer_speed),
+        6);
+    assert_int_equal(n_prompt, 14);
+    assert_int_equal(n_answer, 11);
+    assert_true(answer_speed > 0);
+}
+
+static const di_json *parse(const char *text, di_arena *arena) {
+    const di_json *out;
+    di_error error;
+    if (di_json_parse(text, strlen(text), "output", arena, &out, &error) != DI_OK) {
+        fail_msg("%s: %s", error.message, text);
+    }
+    return out;
+}
+
+static void test_json(void **state) {
+    (void)state;
+    const program_result *r =
+        program_run("run models/demo --json --seed 12345678901234567890 'What is 12 + 13?'", NULL);
+    assert_int_equal(r->code, 0);
+    di_arena arena = DI_ARENA_EMPTY;
+    const di_json *o = parse(r->out, &arena);
+    static const char *const keys[] = {"text",     "thinking", "tool_calls", "finish_reason", "ids",
+                                       "logprobs", "usage",    "timings",    "seed"};
+    const di_json *member = o->first;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++, member = member->next) {
+        assert_non_null(member);
+        assert_string_equal(member->key, keys[i]);
+    }
+    assert_null(member);
+    assert_true(di_json_get(o, "thinking")->length > 10);
+    assert_true(di_json_is_string(di_json_get(o, "finish_reason"), "stop"));
+    assert_string_equal(di_json_get(o, "seed")->text, "12345678901234567890");
+    assert_int_equal(di_json_get(o, "ids")->length, di_json_get(o, "logprobs")->length);
+    int64_t n;
+    assert_true(di_json_int64(di_json_get(di_json_get(o, "usage"), "completion_tokens"), &n));
+    assert_int_equal(n, di_json_get(o, "ids")->length);
+    di_arena_free(&arena);
+}
+
+/* The same seed, the same text; how it is computed does not matter. */
+static void test_seeds(void **state) {
+    (void)state;
+    static const char *const ways[] = {"--threads 1", "--threads 2 --chunk 1", "--chunk 5",
+                                       "--memory 60M", "--context 200"};
+    char command[200], *want;
+    const char *common =
+        "run models/demo -q --no-thinking --max-tokens 40 --temperature 1.5 --seed";
+    snprintf(command, sizeof command, "%s 3 'Tell me a story.'", common);
+    want = strdup(program_run(command, NULL)->out);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        snprintf(command, sizeof command, "%s 3 %s 'Tell me a story.'", common, ways[i]);
+        assert_string_equal(program_run(command, NULL)->out, want);
+    }
+    snprintf(command, sizeof command, "%s 4 'Tell me a story.'", common);
+    assert_string_not_equal(program_run(command, NULL)->out, want);
+    free(want);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    program_refuses("run models/demo ''", NULL, 2, "run: the prompt is empty");
+    program_refuses("run models/demo", "\n", 2, "run: the prompt is empty");
+    program_refuses("run models/demo --raw ''", NULL, 2, "run: the prompt is empty");
+    program_refuses("run models/demo \"$(printf 'a\\377')\"", NULL, 2,
+                    "run: the prompt is not valid UTF-8 (byte 1)");
+    program_refuses("run models/demo --context 5 Hello", NULL, 1,
+                    "run: the prompt has 34 tokens, the context takes 5; shorten it or ask for a "
+                    "larger context");
+    program_refuses("run models/demo --context 40000 Hello", NULL, 2,
+                    "run: a context of 40000 tokens was asked for, the model takes at most 32768");
+    program_refuses(
+        "run models/absent Hello", NULL, 1,
+        "run: cannot open the model directory models/absent: No such file or directory");
+    program_refuses("run models/demo/config.json Hello", NULL, 2,
+                    "run: models/demo/config.json is no directory; a model is the directory that "
+                    "holds config.json");
+    program_refuses("run models/demo --top-k many Hello", NULL, 2,
+                    "run: --top-k: 'many' is not a whole number from 0 to 2147483647");
+    program_refuses(
+        "run models/demo --effort much Hello", NULL, 2,
+        "run: reasoning effort 'much': must be none, minimal, low, medium, high, xhigh, "
+        "max, ultra or a number 1..100");
+    program_refuses("run models/demo --logit-bias 5 Hello", NULL, 2,
+                    "run: --logit-bias: '5' is not ID=X, a token id and a number");
+    program_refuses("run models/demo --logit-bias 5=inf Hello", NULL, 2,
+                    "run: --logit-bias: 'inf' is not a number from -1000 to 1000");
+    program_refuses("run models/demo --logit-bias 2560=1 Hello", NULL, 2,
+                    "run: logit bias: there is no token 2560, ids are 0 to 2559");
+    program_refuses("run models/demo --stop '' Hello", NULL, 2,
+                    "run: stop: an empty text ends no answer");
+    program_refuses(RUN "-q Hello > /dev/full", NULL, 1, "run: cannot write to stdout");
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    const program_result *r = program_run("run models/demo --memory 5M Hello", NULL);
+    assert_int_equal(r->code, 1);
+    assert_int_equal(strncmp(r->error, "deepinfer run: not enough memory: ", 34), 0);
+    assert_non_null(strstr(r->error, " MiB are needed "));
+    assert_non_null(strstr(r->error, ", 5 MiB are allowed; "));
+    assert_ptr_equal(strchr(r->error, '\n'), r->error + strlen(r->error) - 1);
+}
+
+/* Ctrl-C in the middle of a long answer: the text so far, exit code 130. */
+static void test_interrupt(void **state) {
+    (void)state;
+    FILE *out = tmpfile(), *error = tmpfile();
+    assert_true(out && error);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(fileno(out), 1);
+        dup2(fileno(error), 2);
+        execl(DI_BUILD_DIR "/deepinfer", "deepinfer", "run", DI_SOURCE_DIR "/models/demo",
+              "--logit-bias", "1=-1000", "--no-thinking", "Tell me a story.", (char *)NULL);
+        _exit(99);
+    }
+    struct timespec pause = {0, 20000000};
+    for (int i = 0; i < 1500 && lseek(fileno(out), 0, SEEK_END) < 40; i++) nanosleep(&pause, NULL);
+    assert_true(lseek(fileno(out), 0, SEEK_END) >= 40);
+    kill(child, SIGINT);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 130);
+    char text[400] = "";
+    rewind(error);
+    assert_true(fread(text, 1, sizeof text - 1, error) > 0);
+    assert_int_equal(strncmp(text, "prompt: ", 8), 0);
+    assert_non_null(strstr(text, "\ndeepinfer run: interrupted\n"));
+    assert_int_equal(lseek(fileno(out), -1, SEEK_END) > 0, 1);
+    char last;
+    assert_int_equal(read(fileno(out), &last, 1), 1);
+    assert_int_equal(last, '\n');
+    fclose(out);
+    fclose(error);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_raw_prompts),
+        cmocka_unit_test(test_limits_of_the_answer),
+        cmocka_unit_test(test_speeds_on_stderr),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_interrupt),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,246 @@
+/* score: lines of JSON and .npy files, on the demo model. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "support/program.h"
+#include "support/temp.h"
+
+static char *root;
+
+static int setup(void **state) {
+    (void)state;
+    root = temp_dir_create();
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    temp_dir_destroy(root);
+    return 0;
+}
+
+typedef struct line {
+    int64_t id;
+    double logprob; /* NAN: null */
+    char token[40];
+} line;
+
+/* The lines of the output; returns how many. */
+static int read_lines(const char *text, line *out, int most) {
+    di_arena arena = DI_ARENA_EMPTY;
+    int n = 0;
+    while (*text) {
+        size_t size = strcspn(text, "\n");
+        const di_json *o;
+        di_error error;
+        int64_t position;
+        assert_true(n < most);
+        assert_int_equal(di_json_parse(text, size, "line", &arena, &o, &error), DI_OK);
+        assert_true(di_json_int64(di_json_get(o, "position"), &position));
+        assert_int_equal(position, n);
+        assert_true(di_json_int64(di_json_get(o, "id"), &out[n].id));
+        const di_json *logprob = di_json_get(o, "logprob"), *token = di_json_get(o, "token");
+        out[n].logprob = NAN;
+        if (logprob->type == DI_JSON_NUMBER) assert_true(di_json_double(logprob, &out[n].logprob));
+        snprintf(out[n].token, sizeof out[n].token, "%s", token && token->text ? token->text : "");
+        n++;
+        text += size + 1;
+    }
+    di_arena_free(&arena);
+    return n;
+}
+
+static void test_text(void **state) {
+    (void)state;
+    line lines[20];
+    const program_result *r = program_run("score models/demo 'Long ago, a fox'", NULL);
+    assert_int_equal(r->code, 0);
+    int n = read_lines(r->out, lines, 20);
+    assert_int_equal(n, 7);
+    assert_string_equal(lines[0].token, "<｜begin▁of▁sentence｜>");
+    assert_true(isnan(lines[0].logprob));
+    assert_string_equal(lines[3].token, " ago");
+    double sum = 0, told;
+    for (int i = 1; i < n; i++) {
+        assert_true(lines[i].logprob < 0);
+        sum += lines[i].logprob;
+    }
+    assert_int_equal(strncmp(r->error, "7 tokens in ", 12), 0);
+    assert_int_equal(sscanf(strstr(r->error, "log-probability "), "log-probability %lf", &told), 1);
+    assert_true(fabs(sum - told) < 1e-3);
+}
+
+static void test_begin_token_only_once(void **state) {
+    (void)state;
+    line lines[60];
+    const program_result *r = program_run("score models/demo -q -", "<｜begin▁of▁sentence｜>a");
+    assert_string_equal(r->error, "");
+    assert_int_equal(read_lines(r->out, lines, 60), 2);
+    r = program_run("score models/demo -q --no-match-added -", "<｜begin▁of▁sentence｜>a");
+    assert_true(read_lines(r->out, lines, 60) > 5);
+    /* stdin is taken with all its bytes. */
+    r = program_run("score models/demo -q", "a\n");
+    assert_int_equal(read_lines(r->out, lines, 60), 3);
+}
+
+static void test_bytes_of_half_characters(void **state) {
+    (void)state;
+    const program_result *r = program_run("score models/demo -q '🦊'", NULL);
+    assert_int_equal(r->code, 0);
+    assert_non_null(strstr(r->out, "\"token\": null, \"bytes\": [240"));
+}
+
+/* Ids are taken as they are: no begin token. */
+static void test_ids(void **state) {
+    (void)state;
+    line by_text[20], by_ids[20];
+    int n = read_lines(program_run("score models/demo -q --numerics float 'Long ago'", NULL)->out,
+                       by_text, 20);
+    char *path = temp_printf("%s/ids.txt", root), *command, list[400] = " ";
+    for (int i = 0; i < n; i++) {
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%d%s", (int)by_text[i].id,
+                 i % 2 ? "\n\t" : " ");
+    }
+    temp_write(path, list, strlen(list));
+    command = temp_printf("score models/demo -q --numerics float --ids %s", path);
+    assert_int_equal(read_lines(program_run(command, NULL)->out, by_ids, 20), n);
+    for (int i = 1; i < n; i++) assert_true(by_ids[i].logprob == by_text[i].logprob);
+    const program_result *r = program_run("score models/demo -q --ids -", "46 481");
+    assert_int_equal(read_lines(r->out, by_ids, 20), 2);
+    assert_int_equal(by_ids[0].id, 46);
+    free(command);
+    free(path);
+}
+
+/* The float32 data behind a header that says `want`. */
+static const float *npy_data(const char *bytes, size_t size, const char *want, size_t count) {
+    assert_memory_equal(bytes, "\x93NUMPY\x01\x00", 8);
+    size_t header = (size_t)(unsigned char)bytes[8] + 256 * (size_t)(unsigned char)bytes[9];
+    assert_int_equal((10 + header) % 64, 0);
+    assert_int_equal(bytes[10 + header - 1], '\n');
+    assert_int_equal(strncmp(bytes + 10, want, strlen(want)), 0);
+    assert_int_equal(size, 10 + header + 4 * count);
+    return (const float *)(const void *)(bytes + 10 + header);
+}
+
+static void test_logits_agree_with_logprobs(void **state) {
+    (void)state;
+    enum { VOCAB = 2560 };
+    line lines[20];
+    char *path = temp_printf("%s/logits.npy", root), *data;
+    char *command =
+        temp_printf("score models/demo -q --chunk 3 --logits %s 'Long ago, a fox'", path);
+    int n = read_lines(program_run(command, NULL)->out, lines, 20);
+    size_t size;
+    data = temp_read(path, &size);
+    const float *logits =
+        npy_data(data, size, "{'descr': '<f4', 'fortran_order': False, 'shape': (7, 2560), }",
+                 7 * VOCAB);
+    for (int i = 1; i < n; i++) {
+        const float *row = logits + (i - 1) * VOCAB;
+        double max = -INFINITY, sum = 0;
+        for (int j = 0; j < VOCAB; j++) max = fmax(max, (double)row[j]);
+        for (int j = 0; j < VOCAB; j++) sum += exp((double)row[j] - max);
+        double want = (double)row[lines[i].id] - max - log(sum);
+        assert_true(fabs(lines[i].logprob - want) < 1e-5);
+    }
+    free(data);
+    free(command);
+    free(path);
+}
+
+static void test_streams(void **state) {
+    (void)state;
+    char *path = temp_printf("%s/streams.npy", root), *first, *second;
+    char *command = temp_printf("score models/demo -q --streams %s 'Long ago, a fox'", path);
+    size_t size, n = (size_t)10 * 7 * 4 * 256;
+    assert_int_equal(program_run(command, NULL)->code, 0);
+    first = temp_read(path, &size);
+    const float *values =
+        npy_data(first, size,
+                 "{'descr': '<f4', 'fortran_order': False, 'shape': (10, 7, 4, 256), }", n);
+    for (size_t layer = 0; layer < 10; layer++) {
+        double sum = 0;
+        for (size_t i = 0; i < n / 10; i++) sum += fabs((double)values[layer * (n / 10) + i]);
+        assert_true(isfinite(sum) && sum > 100);
+    }
+    free(command);
+    /* Written in pieces, in another order, the file is the same. */
+    command = temp_printf("score models/demo -q --chunk 2 --streams %s 'Long ago, a fox'", path);
+    assert_int_equal(program_run(command, NULL)->code, 0);
+    second = temp_read(path, &size);
+    assert_memory_equal(first, second, size);
+    free(first);
+    free(second);
+    free(command);
+    free(path);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    program_refuses("score models/demo ''", NULL, 2, "score: the text is empty");
+    program_refuses("score models/demo --ids /dev/null", NULL, 2,
+                    "score: /dev/null holds no token ids");
+    program_refuses("score models/demo --ids - text", NULL, 2,
+                    "score: give either a text or --ids, not both");
+    program_refuses("score models/demo --ids -", "1 2\n3 x4", 1,
+                    "score: stdin: line 2: 'x4' is no token id");
+    program_refuses("score models/demo --ids -", "1 -2", 1,
+                    "score: stdin: line 1: '-2' is no token id");
+    program_refuses("score models/demo --ids -", "1 4294967296", 1,
+                    "score: stdin: line 1: '4294967296' is no token id");
+    program_refuses("score models/demo --ids -", "1 2560", 1,
+                    "score: token 1 has the id 2560, the vocabulary has 0 to 2559");
+    program_refuses("score models/demo --ids absent.txt", NULL, 1,
+                    "score: cannot open absent.txt: No such file or directory");
+    program_refuses("score models/demo --logits /dev/null a", NULL, 2,
+                    "score: /dev/null is there already and no regular file");
+    program_refuses("score models/demo --context 2 abcdefgh", NULL, 1,
+                    "score: the prompt has 7 tokens, the context takes 2; shorten it or ask for a "
+                    "larger context");
+}
+
+/* A score that fails leaves no file, and an old one as it was. */
+static void test_files_appear_whole(void **state) {
+    (void)state;
+    char *old = temp_printf("%s/old.npy", root), *fresh = temp_printf("%s/fresh.npy", root);
+    temp_write(old, "old", 3);
+    char *command =
+        temp_printf("score models/demo --context 3 --logits %s --streams %s abcdefgh", old, fresh);
+    assert_int_equal(program_run(command, NULL)->code, 1);
+    size_t size;
+    char *text = temp_read(old, &size);
+    assert_string_equal(text, "old");
+    free(text);
+    assert_int_not_equal(access(fresh, F_OK), 0);
+    char *left = temp_printf("ls -A %s | grep -q tmp", root);
+    assert_int_not_equal(system(left), 0);
+    free(left);
+    free(command);
+    free(fresh);
+    free(old);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_begin_token_only_once),
+        cmocka_unit_test(test_bytes_of_half_characters),
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_logits_agree_with_logprobs),
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_files_appear_whole),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
