@@ -10,6 +10,7 @@
 #include "cli/terminal.h"
 #include "model/checkpoint.h"
 #include "model/synth.h"
+#include "model/synth_path.h"
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
 
@@ -131,12 +132,17 @@ static di_status add(void *user, const di_tensor_spec *spec, di_error *error) {
     return DI_OK;
 }
 
-static di_status print_result(const di_args *args, const char *directory, const di_buffer *config,
-                              double seconds, di_error *error) {
-    di_config c;
+/* The prompt whose path was planted: ids separated by `separator`. */
+static void put_ids(di_buffer *out, const di_path *path, const char *separator) {
+    for (int i = 0; i < DI_PATH_TOKENS; i++) {
+        di_buffer_printf(out, "%s%d", i ? separator : "", path->ids[i]);
+    }
+}
+
+static di_status print_result(const di_args *args, const char *directory, const di_config *config,
+                              const di_path *path, double seconds, di_error *error) {
     sums s = {0};
-    DI_TRY(di_config_parse(config->data, config->size, "config.json", &c, error));
-    DI_TRY(di_contract_each(&c, add, &s, error));
+    DI_TRY(di_contract_each(config, add, &s, error));
     bool sparse = di_args_flag(args, DI_OPT_SPARSE);
     if (di_args_flag(args, DI_OPT_JSON)) {
         di_buffer line = DI_BUFFER_EMPTY;
@@ -144,14 +150,22 @@ static di_status print_result(const di_args *args, const char *directory, const 
         di_json_write_string(&line, directory, strlen(directory));
         di_buffer_printf(&line,
                          ", \"tensors\": %" PRIu64 ", \"bytes\": %" PRIu64
-                         ", \"sparse\": %s, \"seconds\": %.3f}\n",
-                         s.tensors, s.bytes, sparse ? "true" : "false", seconds);
+                         ", \"sparse\": %s, \"planted_ids\": [",
+                         s.tensors, s.bytes, sparse ? "true" : "false");
+        if (sparse) put_ids(&line, path, ", ");
+        di_buffer_printf(&line, "], \"seconds\": %.3f}\n", seconds);
         if (!line.failed) fputs(line.data, stdout);
         di_buffer_free(&line);
         return DI_OK;
     }
     printf("%s: %" PRIu64 " tensors, %" PRIu64 " bytes%s\n", directory, s.tensors, s.bytes,
            sparse ? " (sparse)" : "");
+    if (sparse) {
+        di_buffer ids = DI_BUFFER_EMPTY;
+        put_ids(&ids, path, " ");
+        if (!ids.failed) printf("holes, but for what the prompt of ids %s looks at\n", ids.data);
+        di_buffer_free(&ids);
+    }
     if (!di_args_flag(args, DI_OPT_QUIET) && !sparse && seconds > 0) {
         fprintf(stderr, "%.2f s, %.0f MB/s\n", seconds, 1e-6 * (double)s.bytes / seconds);
     }
@@ -179,8 +193,17 @@ di_status di_cmd_synth(const di_args *args, di_error *error) {
         status = di_synth_write(directory, &options, error);
         end_meter(&m);
     }
+    di_config parsed;
+    di_path path = {0};
     if (status == DI_OK) {
-        status = print_result(args, directory, &config, di_seconds() - m.begin, error);
+        status = di_config_parse(config.data, config.size, "config.json", &parsed, error);
+    }
+    if (status == DI_OK && di_args_flag(args, DI_OPT_SPARSE)) {
+        uint64_t seed = di_args_unsigned(args, DI_OPT_SEED);
+        status = di_path_plant_into(directory, &parsed, NULL, seed, &path, error);
+    }
+    if (status == DI_OK) {
+        status = print_result(args, directory, &parsed, &path, di_seconds() - m.begin, error);
     }
     di_buffer_free(&config);
     return status;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "model/checkpoint.h"
 #include "model/synth.h"
@@ -171,5 +172,34 @@ di_status di_path_plant(const char *directory, const di_config *config, const di
         return di_fail(error, DI_ERR_INVALID, "%s: %d of %d sites could be planted", directory,
                        p.planted, path->n_sites);
     }
+    return status;
+}
+
+static di_status read_token_map(const char *directory, const di_config *config, di_engram *engram,
+                                di_error *error) {
+    char path[4096];
+    di_tokenizer *tokenizer;
+    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+    if (access(path, F_OK) == 0) {
+        DI_TRY(di_tokenizer_load(path, &tokenizer, error));
+        di_status status = di_engram_map_from_tokenizer(config, tokenizer, path, engram, error);
+        di_tokenizer_destroy(tokenizer);
+        return status;
+    }
+    snprintf(path, sizeof path, "%s/token_map.json", directory);
+    return di_engram_map_from_file(config, path, engram, error);
+}
+
+di_status di_path_plant_into(const char *directory, const di_config *config, const int32_t *ids,
+                             uint64_t seed, di_path *out, di_error *error) {
+    di_engram engram;
+    DI_TRY(di_engram_derive(config, &engram, error));
+    di_status status = DI_OK;
+    if (config->n_engram_layers > 0) status = read_token_map(directory, config, &engram, error);
+    if (status == DI_OK) {
+        di_path_find(config, &engram, ids, out);
+        status = di_path_plant(directory, config, out, seed, error);
+    }
+    di_engram_free(&engram);
     return status;
 }

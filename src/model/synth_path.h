@@ -40,4 +40,10 @@ void di_path_find(const di_config *config, const di_engram *engram, const int32_
 di_status di_path_plant(const char *directory, const di_config *config, const di_path *path,
                         uint64_t seed, di_error *error);
 
+/* Both for a checkpoint that was just written: reads the token map of the directory
+ * (tokenizer.json, else token_map.json), finds the path, with `ids` or NULL as di_path_find, and
+ * plants it. */
+di_status di_path_plant_into(const char *directory, const di_config *config, const int32_t *ids,
+                             uint64_t seed, di_path *out, di_error *error);
+
 #endif

@@ -55,20 +55,13 @@ static void build(const fixture *f, const char *name, const char *json, size_t s
     di_config *config = &out->config;
     di_path *path = &out->path;
     di_error error;
-    di_engram engram;
-    char map[1024];
     di_synth_options options = {.config_json = json,
                                 .config_size = size,
                                 .seed = 3,
                                 .sparse = true};
     must(di_synth_write(directory, &options, &error), &error);
     must(di_config_parse(json, size, "config", config, &error), &error);
-    must(di_engram_derive(config, &engram, &error), &error);
-    snprintf(map, sizeof map, "%s/token_map.json", directory);
-    must(di_engram_map_from_file(config, map, &engram, &error), &error);
-    di_path_find(config, &engram, ids, path);
-    must(di_path_plant(directory, config, path, 3, &error), &error);
-    di_engram_free(&engram);
+    must(di_path_plant_into(directory, config, ids, 3, path, &error), &error);
 }
 
 /* Bytes on the disk. */
