@@ -145,7 +145,8 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Files that the tensors are spread over."},
     [DI_OPT_SPARSE] = {.name = "sparse", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT,
         .verbs = SYNTH,
-        .help = "Files of full size without data: all bytes are zero and take no disk space."},
+        .help = "Files of full size without data, which take no disk space: all bytes are zero but "
+                "those that one short prompt looks at; its ids are printed."},
     [DI_OPT_SET] = {.name = "set", .type = DI_TYPE_LIST, .group = DI_GROUP_PROMPT,
         .value = "KEY=VALUE", .default_note = "the config as it is", .verbs = SYNTH,
         .help = "Change a field of the config first. May be given several times."},
