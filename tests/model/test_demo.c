@@ -2,6 +2,7 @@
  * token with the twins; the fast path may part only where the stored margin between the two best
  * logits is under 0.05, and then goes on from the stored token.
  */
+/* ctest: slow */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

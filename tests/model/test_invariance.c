@@ -2,6 +2,7 @@
  * cut, whether it is decoded one by one or in one go, alone or among others, with one thread or
  * two.
  */
+/* ctest: slow */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

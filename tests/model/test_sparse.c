@@ -2,6 +2,7 @@
  * forward pass stays under 12 GB of resident memory, its logits are those of a small checkpoint
  * that holds the same values, and every planted place matters.
  */
+/* ctest: slow */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
