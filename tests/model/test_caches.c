@@ -2,6 +2,7 @@
  * stored, against the oracle; that rewinding leaves no trace; and that no row is kept anywhere but
  * where the design says.
  */
+/* ctest: slow */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
