@@ -19,6 +19,7 @@ struct di_engine {
     di_logit_bias *biases; /* room for as many as a call has brought so far */
     int32_t bias_capacity;
     bool releases_layers;
+    di_engine_info info;
 };
 
 struct di_sequence {

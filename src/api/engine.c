@@ -96,6 +96,30 @@ static bool load_progress(void *user, int64_t done, int64_t total) {
     return engine->options.progress(engine->options.user, DI_PHASE_LOAD, done, total);
 }
 
+/* Counted once: there are 96,085 tensors in the release, and callers ask for every token. */
+static void fill_info(di_engine *engine) {
+    const di_config *config = di_model_config(engine->model);
+    const di_checkpoint *checkpoint = di_model_checkpoint(engine->model);
+    const di_context_options *context = di_context_get_options(engine->context);
+    engine->info = (di_engine_info){
+        .backend = engine->backend->name,
+        .numerics = engine->backend->numerics == DI_NUMERICS_FLOAT ? "float" : "release",
+        .vocab_size = config->vocab_size,
+        .n_layers = config->num_hidden_layers,
+        .n_streams = config->hc_mult,
+        .hidden_size = config->hidden_size,
+        .bos_token = config->bos_token_id,
+        .eos_token = config->eos_token_id,
+        .context = context->max_context,
+        .context_model = config->max_position_embeddings,
+        .state_bytes = di_context_plan(config, engine->backend, context).total,
+        .releases_layers = engine->releases_layers,
+    };
+    for (int64_t i = 0; i < di_checkpoint_count(checkpoint); i++) {
+        engine->info.weight_bytes += di_checkpoint_at(checkpoint, i)->bytes;
+    }
+}
+
 static di_status take_host_memory(di_engine *engine, int32_t vocab_size, di_error *error) {
     size_t chunk = (size_t)engine->options.chunk;
     engine->mask = calloc(((size_t)vocab_size + 31) / 32, sizeof *engine->mask);
@@ -136,7 +160,8 @@ di_status di_engine_open(const char *directory, const di_engine_options *options
     int32_t vocab_size = di_model_config(engine->model)->vocab_size;
     DI_TRY_DONE(take_host_memory(engine, vocab_size, error));
     di_sampling_mask(di_model_tokenizer(engine->model), vocab_size, engine->mask);
-    status = di_sampling_load(directory, &engine->sampling, error);
+    DI_TRY_DONE(di_sampling_load(directory, &engine->sampling, error));
+    fill_info(engine);
 done:
     if (status != DI_OK) {
         di_engine_close(engine);
@@ -159,29 +184,7 @@ void di_engine_close(di_engine *engine) {
     free(engine);
 }
 
-di_engine_info di_engine_get_info(const di_engine *engine) {
-    const di_config *config = di_model_config(engine->model);
-    const di_checkpoint *checkpoint = di_model_checkpoint(engine->model);
-    const di_context_options *context = di_context_get_options(engine->context);
-    di_engine_info info = {
-        .backend = engine->backend->name,
-        .numerics = engine->backend->numerics == DI_NUMERICS_FLOAT ? "float" : "release",
-        .vocab_size = config->vocab_size,
-        .n_layers = config->num_hidden_layers,
-        .n_streams = config->hc_mult,
-        .hidden_size = config->hidden_size,
-        .bos_token = config->bos_token_id,
-        .eos_token = config->eos_token_id,
-        .context = context->max_context,
-        .context_model = config->max_position_embeddings,
-        .state_bytes = di_context_plan(config, engine->backend, context).total,
-        .releases_layers = engine->releases_layers,
-    };
-    for (int64_t i = 0; i < di_checkpoint_count(checkpoint); i++) {
-        info.weight_bytes += di_checkpoint_at(checkpoint, i)->bytes;
-    }
-    return info;
-}
+di_engine_info di_engine_get_info(const di_engine *engine) { return engine->info; }
 
 const di_tokenizer *di_engine_tokenizer(const di_engine *engine) {
     return di_model_tokenizer(engine->model);
