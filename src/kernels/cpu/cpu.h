@@ -32,12 +32,15 @@ enum { DI_CPU_AVX2 = 1 };
 
 typedef struct cpu_scratch cpu_scratch;
 
-/* The hot loops. All pointers may be unaligned. Rows of x are read to ceil8(k) values; the
- * values behind k must be finite or absent (callers pad with zeros where k % 8 != 0). */
+/* The hot loops. All pointers may be unaligned. x rows of a product must be as cpu_inputs makes them:
+ * zeros behind k up to a multiple of 8 (64 for FP4), and in fp4_order for FP4. */
 typedef struct cpu_kernels {
     /* acc[r * CPU_TILE_N + j] = W[n0 + j] . x[r], j < n <= CPU_TILE_N, rows n0.. of one scale tile. */
     void (*product)(const di_matrix *w, int32_t n0, int32_t n, const float *const *x, int64_t x_at,
                     int32_t m, float *acc, cpu_scratch *scratch);
+    /* The order in which products read x against FP4 weights; fills up to a multiple of 64 with zeros.
+     * k a multiple of 32; may be in place. */
+    void (*fp4_order)(const float *x, int64_t k, float *out);
     /* out[r * ldo + j] = a[r] . b[j] over k, in the order of `product`; a, b rows of floats. */
     void (*dots)(const float *a, int64_t lda, int32_t m, const float *b, int64_t ldb, int32_t n,
                  int32_t k, float *out, int64_t ldo);
@@ -177,10 +180,15 @@ int64_t cpu_product_work(const di_matrix *w, int64_t n, int64_t m);
 
 /* Pointers to rows at base + r * stride, from the workspace. */
 float **cpu_rows(di_stream *s, float *base, int64_t stride, int32_t m);
-/* Rows that a product may read: x itself, or a copy that is quantised (release and `quantize`) or
- * padded. x is [m][width], width = groups * k; group g then starts at g * *group_stride. */
-const float *const *cpu_inputs(di_stream *s, const float *x, int32_t m, int32_t groups, int32_t k,
-                               bool quantize, int64_t *group_stride);
+/* Values of a product's input row, with filling. */
+static inline int64_t cpu_input_width(di_dtype dtype, int64_t k) {
+    return dtype == DI_FP4_PAIR ? (k + 63) / 64 * 64 : (k + 7) / 8 * 8;
+}
+/* Rows that products with matrices like w may read: x itself, or a copy that is quantised (release
+ * and `quantize`), padded or in FP4 order. x is [m][groups * k]; group g starts at
+ * g * cpu_input_width. */
+const float *const *cpu_inputs(di_stream *s, const float *x, int32_t m, int32_t groups,
+                               const di_matrix *w, bool quantize);
 /* out[r] = [a](w x[r]) for one matrix */
 void cpu_product_rows(di_stream *s, const di_matrix *w, const float *const *x, float *out, int32_t m,
                       bool round);

@@ -3,6 +3,8 @@
 
 void cpu_kernels_init_avx2(cpu_kernels *kernels) {
     kernels->product = cpu_product_avx2;
+    cpu_fp4_init_avx2();
+    kernels->fp4_order = cpu_fp4_order_avx2;
     kernels->dots = cpu_dots_avx2;
     cpu_quant_init_avx2(kernels);
     cpu_rows_init_avx2(kernels);

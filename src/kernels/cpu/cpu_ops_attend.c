@@ -46,11 +46,10 @@ void cpu_op_qkv(di_stream *s, const di_qkv_args *args) {
     cpu_begin(s);
     int32_t rows = args->batch.n_rows, rank = args->wq_a.n, d = args->head_dim;
     if (rows == 0) return;
-    int64_t stride;
     float *down = cpu_take(s, (uint64_t)rows * (uint64_t)rank * sizeof *down);
     float *kv = cpu_take(s, (uint64_t)rows * (uint64_t)d * sizeof *kv);
     float *angles = cpu_take(s, (uint64_t)rows * (uint64_t)args->rope.dims * sizeof *angles);
-    const float *const *u = cpu_inputs(s, cpu_at(args->u), rows, 1, args->wq_a.k, true, &stride);
+    const float *const *u = cpu_inputs(s, cpu_at(args->u), rows, 1, &args->wq_a, true);
     const cpu_product first[2] = {
         {args->wq_a, 0, rank, u, 0, cpu_rows(s, down, rank, rows), rows, s->release},
         {args->wkv, 0, d, u, 0, cpu_rows(s, kv, d, rows), rows, s->release},
@@ -60,7 +59,7 @@ void cpu_op_qkv(di_stream *s, const di_qkv_args *args) {
                    angles};
     cpu_parallel(s, rows, 1, (int64_t)rows * (rank + 2 * d + 20 * args->rope.dims) / 2, qkv_rows,
                  &job);
-    const float *const *qr = cpu_inputs(s, cpu_at(args->qr), rows, 1, rank, true, &stride);
+    const float *const *qr = cpu_inputs(s, cpu_at(args->qr), rows, 1, &args->wq_b, true);
     cpu_product_rows(s, &args->wq_b, qr, cpu_at(args->q), rows, s->release);
     cpu_parallel(s, rows, 1, (int64_t)rows * args->n_heads * args->rope.dims / 2, rotate_queries,
                  &job);
@@ -242,10 +241,9 @@ void cpu_op_attn_out(di_stream *s, const di_attn_out_args *args) {
     cpu_begin(s);
     int32_t rows = args->n_rows, groups = args->groups, n = args->wo_a.n;
     if (rows == 0) return;
-    int64_t stride;
+    int64_t stride = cpu_input_width(args->wo_a.dtype, args->wo_a.k);
     float *low = cpu_take(s, (uint64_t)rows * (uint64_t)n * sizeof *low);
-    const float *const *o =
-        cpu_inputs(s, cpu_at(args->o), rows, groups, args->wo_a.k, false, &stride);
+    const float *const *o = cpu_inputs(s, cpu_at(args->o), rows, groups, &args->wo_a, false);
     cpu_product *products = cpu_take(s, (uint64_t)groups * sizeof *products);
     for (int32_t g = 0; g < groups; g++) {
         int32_t first = n / groups * g;
@@ -253,6 +251,6 @@ void cpu_op_attn_out(di_stream *s, const di_attn_out_args *args) {
                                     cpu_rows(s, low + first, n, rows), rows, s->release};
     }
     cpu_products(s, products, groups);
-    const float *const *x = cpu_inputs(s, low, rows, 1, n, true, &stride);
+    const float *const *x = cpu_inputs(s, low, rows, 1, &args->wo_b, true);
     cpu_product_rows(s, &args->wo_b, x, cpu_at(args->out), rows, s->release);
 }

@@ -100,12 +100,11 @@ void cpu_op_compress(di_stream *s, const di_compress_args *args) {
     int32_t rows = args->batch.n_rows, d = p->d, groups = 0, ratio = p->ratio;
     if (rows == 0) return;
     CPU_REQUIRE(ratio >= 1 && ratio <= MAX_RATIO);
-    int64_t stride;
     int32_t *which = cpu_take(s, (uint64_t)rows * sizeof *which);
     for (int32_t t = 0; t < rows; t++)
         if (pos[t] >= 0 && (pos[t] + 1) % ratio == 0) which[groups++] = t;
     float *c = cpu_take(s, (uint64_t)rows * (uint64_t)d * sizeof *c), *g = NULL;
-    const float *const *u = cpu_inputs(s, cpu_at(args->u), rows, 1, args->wkv.k, false, &stride);
+    const float *const *u = cpu_inputs(s, cpu_at(args->u), rows, 1, &args->wkv, false);
     cpu_product products[2] = {{args->wkv, 0, d, u, 0, cpu_rows(s, c, d, rows), rows, false}};
     if (ratio == 1) {
         products[0].round = s->release;
@@ -122,8 +121,7 @@ void cpu_op_compress(di_stream *s, const di_compress_args *args) {
         if (args->wk.n > 0) {
             job.k_norm = cpu_vector(s, args->k_norm);
             job.key = cpu_take(s, (uint64_t)groups * (uint64_t)p->di * sizeof *job.key);
-            const float *const *latents =
-                cpu_inputs(s, job.latent, groups, 1, d, false, &stride);
+            const float *const *latents = cpu_inputs(s, job.latent, groups, 1, &args->wk, false);
             cpu_product_rows(s, &args->wk, latents, job.key, groups, s->release);
         }
         cpu_parallel(s, groups, 1, (int64_t)groups * (d + p->di + 20 * args->rope.dims),

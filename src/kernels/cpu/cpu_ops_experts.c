@@ -73,10 +73,9 @@ void cpu_op_route(di_stream *s, const di_route_args *args) {
     cpu_begin(s);
     int32_t rows = args->n_rows, n = args->gate.n;
     if (rows == 0) return;
-    int64_t stride;
     uint64_t bytes = (uint64_t)rows * (uint64_t)n * sizeof(float);
     route_job job = {args, cpu_vector(s, args->bias), cpu_take(s, bytes), cpu_take(s, bytes)};
-    const float *const *u = cpu_inputs(s, cpu_at(args->u), rows, 1, args->gate.k, false, &stride);
+    const float *const *u = cpu_inputs(s, cpu_at(args->u), rows, 1, &args->gate, false);
     cpu_product_rows(s, &args->gate, u, job.z, rows, false);
     cpu_parallel(s, rows, 1, (int64_t)rows * n * 30, route_rows, &job);
 }
@@ -135,16 +134,19 @@ static void hidden_tiles(di_stream *s, cpu_scratch *scratch, void *user, int64_t
     }
 }
 
-/* h through q8, in place: all of it is there. */
-static void quantize_hidden(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,
+/* h becomes an input of w2, in place: all of it is there. */
+static void finish_hidden(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,
                             int64_t end) {
     const expert_job *job = user;
     int64_t base = 0;
     (void)scratch;
     for (int32_t i = 0; i < job->n && base < end; i++) {
         const expert_run *run = &job->runs[i];
-        for (int64_t r = begin > base ? begin - base : 0; r < run->m && base + r < end; r++)
-            s->k->quantize_q8(run->h[r], run->w1.n, NULL, NULL, run->h[r]);
+        for (int64_t r = begin > base ? begin - base : 0; r < run->m && base + r < end; r++) {
+            float *h = run->h[r];
+            if (s->release) s->k->quantize_q8(h, run->w1.n, NULL, NULL, h);
+            if (run->w2.dtype == DI_FP4_PAIR) s->k->fp4_order(h, run->w1.n, h);
+        }
         base += run->m;
     }
 }
@@ -166,8 +168,7 @@ static void run_experts(di_stream *s, const expert_run *runs, int32_t n, double 
         if (pieces >= 4 * s->n_members || job.height == 8) break;
     }
     cpu_parallel(s, pieces, 1, work, hidden_tiles, &job);
-    if (s->release && n > 0)
-        cpu_parallel(s, rows, 4, rows * runs[0].w1.n / 4, quantize_hidden, &job);
+    if (n > 0) cpu_parallel(s, rows, 4, rows * runs[0].w1.n / 4, finish_hidden, &job);
     cpu_products(s, down, n);
 }
 
@@ -188,7 +189,8 @@ static int32_t gather(di_stream *s, const di_experts_args *a, const float *const
     float **h = cpu_take(s, (uint64_t)total * sizeof *h);
     float **out = cpu_take(s, (uint64_t)total * sizeof *out);
     float *w = cpu_take(s, (uint64_t)total * sizeof *w);
-    float *hidden = cpu_take(s, (uint64_t)total * (uint64_t)a->inner * sizeof *hidden);
+    int64_t stride = cpu_input_width(a->dtype, a->inner);
+    float *hidden = cpu_take(s, (uint64_t)(total * stride) * sizeof *hidden);
     memset(count, 0, ((size_t)a->n_experts + 1) * sizeof *count);
     for (int64_t t = 0; t < a->n_rows; t++)
         for (int64_t i = 0; i < k && is_live(a, t); i++) count[picks[t * k + i] + 1]++;
@@ -210,7 +212,7 @@ static int32_t gather(di_stream *s, const di_experts_args *a, const float *const
             int32_t e = picks[t * k + i], below = 0, at = count[e]++;
             for (int64_t j = 0; j < k; j++) below += picks[t * k + j] < e;
             in[at] = x[t];
-            h[at] = hidden + (int64_t)at * a->inner;
+            h[at] = hidden + at * stride;
             h_in[at] = h[at];
             w[at] = weights[t * k + i];
             out[at] = (float *)cpu_at(a->rows) + (t * k + below) * a->width;
@@ -221,9 +223,8 @@ static int32_t gather(di_stream *s, const di_experts_args *a, const float *const
 void cpu_op_experts(di_stream *s, const di_experts_args *args) {
     cpu_begin(s);
     if (args->n_rows == 0) return;
-    int64_t stride;
-    const float *const *x =
-        cpu_inputs(s, cpu_at(args->u), args->n_rows, 1, args->width, true, &stride);
+    const di_matrix like = {args->dtype, args->inner, args->width, DI_NONE, DI_NONE};
+    const float *const *x = cpu_inputs(s, cpu_at(args->u), args->n_rows, 1, &like, true);
     int64_t most = (int64_t)args->n_rows * args->top_k;
     if (most > args->n_experts) most = args->n_experts;
     expert_run *runs = cpu_take(s, (uint64_t)most * sizeof *runs);
@@ -235,12 +236,12 @@ void cpu_op_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     cpu_begin(s);
     if (args->n_rows == 0) return;
     int32_t m = args->n_rows, inner = args->w1.n;
-    int64_t stride;
-    const float *const *x = cpu_inputs(s, cpu_at(args->u), m, 1, args->w1.k, true, &stride);
-    float *hidden = cpu_take(s, (uint64_t)m * (uint64_t)inner * sizeof *hidden);
+    int64_t stride = cpu_input_width(args->w2.dtype, inner);
+    const float *const *x = cpu_inputs(s, cpu_at(args->u), m, 1, &args->w1, true);
+    float *hidden = cpu_take(s, (uint64_t)m * (uint64_t)stride * sizeof *hidden);
     const float **in = cpu_take(s, (uint64_t)m * sizeof *in);
     const float **h_in = cpu_take(s, (uint64_t)m * sizeof *h_in);
-    float **h = cpu_rows(s, hidden, inner, m);
+    float **h = cpu_rows(s, hidden, stride, m);
     for (int32_t r = 0; r < m; r++) in[r] = x[r], h_in[r] = h[r];
     expert_run run = {args->w1, args->w3, args->w2,
                       m,        in,       h_in,

@@ -7,8 +7,8 @@
 /* out = a(a(proj u) * f(di^-0.5 heads^-0.5)) */
 static void index_weights(di_stream *s, const di_matrix *proj, int32_t index_dim, const float *u,
                           int32_t rows, float *out) {
-    int64_t stride, n = (int64_t)rows * proj->n;
-    const float *const *x = cpu_inputs(s, u, rows, 1, proj->k, false, &stride);
+    int64_t n = (int64_t)rows * proj->n;
+    const float *const *x = cpu_inputs(s, u, rows, 1, proj, false);
     cpu_product_rows(s, proj, x, out, rows, s->release);
     float scale = (float)(1 / sqrt((double)index_dim) * (1 / sqrt((double)proj->n)));
     for (int64_t i = 0; i < n; i++) out[i] *= scale;
@@ -151,11 +151,10 @@ void cpu_op_index_select(di_stream *s, const di_index_select_args *args) {
     cpu_begin(s);
     int32_t rows = args->batch.n_rows, heads = args->n_heads, di = args->pages.di;
     if (rows == 0) return;
-    int64_t stride;
     index_job job = {.args = args};
     job.q = cpu_take(s, (uint64_t)rows * (uint64_t)(heads * di) * sizeof *job.q);
     job.w = cpu_take(s, (uint64_t)rows * (uint64_t)heads * sizeof *job.w);
-    const float *const *qr = cpu_inputs(s, cpu_at(args->qr), rows, 1, args->wq_b.k, true, &stride);
+    const float *const *qr = cpu_inputs(s, cpu_at(args->qr), rows, 1, &args->wq_b, true);
     cpu_product_rows(s, &args->wq_b, qr, job.q, rows, s->release);
     index_weights(s, &args->weights_proj, di, cpu_at(args->u), rows, job.w);
     cpu_parallel(s, rows, 1, (int64_t)rows * heads * di, quantize_queries, &job);

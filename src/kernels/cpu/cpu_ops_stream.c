@@ -62,10 +62,8 @@ void cpu_op_mix(di_stream *s, const di_mix_args *args) {
     cpu_begin(s);
     if (args->n_rows == 0) return;
     int32_t rows = args->n_rows, n = (2 + args->hc) * args->hc;
-    int64_t stride;
     float *raw = cpu_take(s, (uint64_t)rows * (uint64_t)n * sizeof *raw);
-    const float *const *x =
-        cpu_inputs(s, cpu_at(args->streams), rows, 1, args->fn.k, false, &stride);
+    const float *const *x = cpu_inputs(s, cpu_at(args->streams), rows, 1, &args->fn, false);
     cpu_product_rows(s, &args->fn, x, raw, rows, false);
     mix_job job = {args, raw, cpu_vector(s, args->base), cpu_vector(s, args->scale)};
     cpu_parallel(s, rows, 1, (int64_t)rows * (args->fn.k / 8 + 1000), mix_rows, &job);
@@ -158,11 +156,11 @@ static void head_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t be
 void cpu_op_head(di_stream *s, const di_head_args *args) {
     cpu_begin(s);
     if (args->n_out == 0) return;
-    int64_t d = args->width, rows = args->n_out, stride;
+    int64_t d = args->width, rows = args->n_out;
     float *x = cpu_at(args->normed);
     if (!x) x = cpu_take(s, (uint64_t)(rows * d) * sizeof *x);
     head_job job = {args, cpu_vector(s, args->norm), x};
     cpu_parallel(s, rows, 1, rows * d, head_rows, &job);
-    const float *const *inputs = cpu_inputs(s, x, args->n_out, 1, args->width, false, &stride);
+    const float *const *inputs = cpu_inputs(s, x, args->n_out, 1, &args->head, false);
     cpu_product_rows(s, &args->head, inputs, cpu_at(args->logits), args->n_out, false);
 }

@@ -18,7 +18,7 @@ typedef struct input_job {
     float *out;
     int32_t groups, k;
     int64_t stride; /* of a group in out */
-    bool quantize;
+    bool quantize, fp4;
 } input_job;
 
 static void make_inputs(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin, int64_t end) {
@@ -29,28 +29,33 @@ static void make_inputs(di_stream *s, cpu_scratch *scratch, void *user, int64_t 
         float *out = job->out + i * job->stride;
         if (job->quantize) {
             s->k->quantize_q8(x, job->k, NULL, NULL, out);
-        } else {
+            x = out;
+        }
+        if (job->fp4) {
+            s->k->fp4_order(x, job->k, out);
+        } else if (!job->quantize) {
             memcpy(out, x, (size_t)job->k * sizeof *out);
             for (int64_t j = job->k; j < job->stride; j++) out[j] = 0;
         }
     }
 }
 
-const float *const *cpu_inputs(di_stream *s, const float *x, int32_t m, int32_t groups, int32_t k,
-                               bool quantize, int64_t *group_stride) {
-    quantize = quantize && s->release;
-    int64_t stride = ((int64_t)k + 7) / 8 * 8;
+const float *const *cpu_inputs(di_stream *s, const float *x, int32_t m, int32_t groups,
+                               const di_matrix *w, bool quantize) {
+    int32_t k = w->k;
+    int64_t stride = cpu_input_width(w->dtype, k);
     const float **rows = cpu_take(s, (uint64_t)m * sizeof *rows);
     const float *base = x;
-    if (quantize || stride != k) {
+    bool fp4 = w->dtype == DI_FP4_PAIR;
+    quantize = quantize && s->release;
+    if (quantize || fp4 || stride != k) {
         CPU_REQUIRE(!quantize || k % 32 == 0);
         float *copy = cpu_take(s, (uint64_t)m * (uint64_t)groups * (uint64_t)stride * sizeof *copy);
-        input_job job = {x, copy, groups, k, stride, quantize};
+        input_job job = {x, copy, groups, k, stride, quantize, fp4};
         cpu_parallel(s, m, 1, (int64_t)m * groups * k / 4, make_inputs, &job);
         base = copy;
     }
     for (int32_t r = 0; r < m; r++) rows[r] = base + r * groups * stride;
-    *group_stride = stride;
     return rows;
 }
 
@@ -115,9 +120,9 @@ void cpu_op_linear(di_stream *s, const di_linear_args *args) {
     if (args->n_rows == 0) return;
     int32_t groups = args->groups, k = args->w.k, n = args->w.n;
     bool round = s->release && !args->to_f;
-    int64_t stride;
+    int64_t stride = cpu_input_width(args->w.dtype, k);
     const float *const *x =
-        cpu_inputs(s, cpu_at(args->x), args->n_rows, groups, k, args->quantize, &stride);
+        cpu_inputs(s, cpu_at(args->x), args->n_rows, groups, &args->w, args->quantize);
     float *out = cpu_at(args->out);
     cpu_product *products = cpu_take(s, (uint64_t)groups * sizeof *products);
     for (int32_t g = 0; g < groups; g++) {

@@ -37,7 +37,7 @@ uint64_t cpu_shared_bytes(const di_limits *l) {
                      + (uint64_t)l->index_heads * ((uint64_t)l->index_dim + 2)
                      + (uint64_t)l->o_low + 2 * (uint64_t)l->inner + width
                      + (2 + hc) * hc + (uint64_t)l->n_experts + 64;
-    uint64_t floats = rows * a_row + picks * (2 * (uint64_t)l->inner + 16)
+    uint64_t floats = rows * a_row + picks * (2 * (uint64_t)l->inner + 96)
                       + 2 * hc * width + 4 * (width + d + (uint64_t)l->q_rank) + 3 * hc * hc;
     uint64_t pointers = 16 * picks + 32 * rows;
     return round64(4 * floats + 8 * pointers + 512 * (uint64_t)l->n_experts + (1 << 16));

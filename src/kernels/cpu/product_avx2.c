@@ -54,12 +54,14 @@ static void decode_fp8(const uint8_t *codes, const uint8_t *scales, int32_t k, f
     for (int j = 0; i + 8 * j < k; j++) _mm256_storeu_ps(out + i + 8 * j, v[j]);
 }
 
+/* In FP4 order, filled up to a multiple of 64. */
 static void decode_fp4(const uint8_t *pairs, const uint8_t *scales, int32_t k, float *out) {
-    for (int32_t i = 0; i < k; i += 32) {
-        factors f = factors_of(scales[i / 32], -25);
-        __m256 v[4];
-        e2m1_integers(pairs + i / 2, v);
-        for (int j = 0; j < 4; j++) _mm256_storeu_ps(out + i + j * 8, times(v[j], f));
+    __m256 v[8];
+    for (int32_t i = 0; i < k; i += 64) {
+        bool whole = i + 64 <= k;
+        fp4_values(whole ? load_fp4(pairs + i / 2, scales + i / 32)
+                         : load_fp4_half(pairs + i / 2, scales + i / 32), v);
+        for (int j = 0; j < 8; j++) _mm256_storeu_ps(out + i + 8 * j, v[j]);
     }
 }
 
@@ -95,12 +97,17 @@ static void decode_row(const di_matrix *w, int64_t n, int64_t k0, int32_t k, flo
     }
 }
 
+/* Values of a decoded row of k, with the filling. */
+static int32_t decoded_width(di_dtype dtype, int32_t k) {
+    return dtype == DI_FP4_PAIR ? (k + 63) / 64 * 64 : (k + 7) / 8 * 8;
+}
+
 /* n rows and, up to the next multiple of 4, zeros */
 static void decode_tile(const di_matrix *w, int64_t n0, int32_t n, int64_t k0, int32_t k,
                         float *tile) {
     for (int32_t j = 0; j < n; j++) decode_row(w, n0 + j, k0, k, tile + (int64_t)j * TILE_LD);
     for (int32_t j = n; j % 4; j++)
-        memset(tile + (int64_t)j * TILE_LD, 0, (size_t)(k + 7) / 8 * 32);
+        memset(tile + (int64_t)j * TILE_LD, 0, 4 * (size_t)decoded_width(w->dtype, k));
 }
 
 /* ---- register tiles ---- */
@@ -145,9 +152,8 @@ CPU_INLINE void micro_any(int32_t rows, const float *x0, const float *x1, const 
 }
 
 /* All x rows times a decoded tile of n rows. */
-static void tile_times_rows(const float *tile, int32_t n, int32_t k, const float *const *x,
+static void tile_times_rows(const float *tile, int32_t n, int32_t k8, const float *const *x,
                             int64_t x_at, int32_t m, bool first, float *acc) {
-    int32_t k8 = (k + 7) / 8;
     for (int32_t chunk = 0; chunk < m; chunk += ROW_CHUNK) {
         int32_t end = chunk + ROW_CHUNK < m ? chunk + ROW_CHUNK : m;
         for (int32_t j0 = 0; j0 < n; j0 += 8) /* 16 KB of the tile in L1 */
@@ -172,7 +178,7 @@ static void product_by_tiles(const di_matrix *w, int64_t n0, int32_t n, const fl
     for (int64_t k0 = 0; k0 < w->k; k0 += CPU_TILE_K) {
         int32_t k = w->k - k0 < CPU_TILE_K ? (int32_t)(w->k - k0) : CPU_TILE_K;
         decode_tile(w, n0, n, k0, k, tile);
-        tile_times_rows(tile, n, k, x, x_at + k0, m, k0 == 0, acc);
+        tile_times_rows(tile, n, decoded_width(w->dtype, k) / 8, x, x_at + k0, m, k0 == 0, acc);
     }
 }
 

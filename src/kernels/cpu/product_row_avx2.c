@@ -1,8 +1,8 @@
 /* Products of a single x row with AVX2: decoding is fused with the FMA.
  *
  * The sums are those of product_avx2.c term by term. A FP8 scale belongs to 32 rows, so x takes it, once
- * for the tile; a FP4 scale belongs to one row, so the weights take it. Powers of two make both
- * exact; where they would leave the range of floats, the tile is done the other way.
+ * for the tile. A power of two makes that exact; where it would leave the range of floats, the tile
+ * is done the other way.
  */
 #include "kernels/cpu/simd_avx2.h"
 
@@ -28,30 +28,6 @@ static bool scale_x(const float *x, const uint8_t *scales, int32_t k, float *sca
     return _mm256_movemask_epi8(good) == -1;
 }
 
-/* Bits of the scale 2^(b - 127) times 2^-25 (see e2m1_integers), for bytes from LEAST_FP4_SCALE on. */
-enum { LEAST_FP4_SCALE = 26 };
-#define SCALE(b) ((b) < LEAST_FP4_SCALE ? 0u : (uint32_t)((b) - 25) << 23)
-#define SCALES4(b) SCALE(b), SCALE(b + 1), SCALE(b + 2), SCALE(b + 3)
-#define SCALES16(b) SCALES4(b), SCALES4(b + 4), SCALES4(b + 8), SCALES4(b + 12)
-#define SCALES64(b) SCALES16(b), SCALES16(b + 16), SCALES16(b + 32), SCALES16(b + 48)
-static const uint32_t fp4_scales[256] = {SCALES64(0), SCALES64(64), SCALES64(128), SCALES64(192)};
-#undef SCALE
-#undef SCALES4
-#undef SCALES16
-#undef SCALES64
-
-static bool all_at_least(const uint8_t *bytes, int64_t n, uint8_t least) {
-    __m256i low = _mm256_set1_epi8(-1);
-    uint8_t rest = 255;
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32)
-        low = _mm256_min_epu8(low, _mm256_loadu_si256((const __m256i *)(bytes + i)));
-    for (; i < n; i++) rest = bytes[i] < rest ? bytes[i] : rest;
-    __m256i bound = _mm256_set1_epi8((char)least);
-    return rest >= least &&
-           _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(low, bound), bound)) == -1;
-}
-
 /* 32 values of one row of each format, against x. */
 CPU_INLINE __m256 fma_fp8(const uint8_t *codes, const float *x, __m256 acc) {
     __m256i a = both_halves(codes), b = both_halves(codes + 16);
@@ -60,13 +36,11 @@ CPU_INLINE __m256 fma_fp8(const uint8_t *codes, const float *x, __m256 acc) {
     acc = _mm256_fmadd_ps(_mm256_loadu_ps(x + 16), e4m3_floats(b, false), acc);
     return _mm256_fmadd_ps(_mm256_loadu_ps(x + 24), e4m3_floats(b, true), acc);
 }
-CPU_INLINE __m256 fma_fp4(const uint8_t *pairs, uint8_t scale, const float *x, __m256 acc) {
-    __m256 v[4], s = _mm256_castsi256_ps(_mm256_set1_epi32((int)fp4_scales[scale]));
-    e2m1_integers(pairs, v);
-    acc = _mm256_fmadd_ps(_mm256_loadu_ps(x), _mm256_mul_ps(v[0], s), acc);
-    acc = _mm256_fmadd_ps(_mm256_loadu_ps(x + 8), _mm256_mul_ps(v[1], s), acc);
-    acc = _mm256_fmadd_ps(_mm256_loadu_ps(x + 16), _mm256_mul_ps(v[2], s), acc);
-    return _mm256_fmadd_ps(_mm256_loadu_ps(x + 24), _mm256_mul_ps(v[3], s), acc);
+CPU_INLINE __m256 fma_fp4(fp4_block block, const float *x, __m256 acc) {
+    __m256 v[8];
+    fp4_values(block, v);
+    for (int j = 0; j < 8; j++) acc = _mm256_fmadd_ps(_mm256_loadu_ps(x + 8 * j), v[j], acc);
+    return acc;
 }
 CPU_INLINE __m256 fma_bf16(const uint8_t *words, const float *x, __m256 acc) {
     return _mm256_fmadd_ps(_mm256_loadu_ps(x), load_bf16(words), acc);
@@ -100,11 +74,18 @@ CPU_INLINE void four_rows(di_dtype dtype, const di_matrix *w, int64_t n0, int64_
                 a3 = fma_fp8(d[3] + i, x + i, a3);
             }
         } else if (dtype == DI_FP4_PAIR) {
-            for (int64_t i = k0; i < end; i += 32) {
-                a0 = fma_fp4(d[0] + i / 2, e[0][i / 32], x + i, a0);
-                a1 = fma_fp4(d[1] + i / 2, e[1][i / 32], x + i, a1);
-                a2 = fma_fp4(d[2] + i / 2, e[2][i / 32], x + i, a2);
-                a3 = fma_fp4(d[3] + i / 2, e[3][i / 32], x + i, a3);
+            int64_t i = k0;
+            for (; i + 64 <= end; i += 64) {
+                a0 = fma_fp4(load_fp4(d[0] + i / 2, e[0] + i / 32), x + i, a0);
+                a1 = fma_fp4(load_fp4(d[1] + i / 2, e[1] + i / 32), x + i, a1);
+                a2 = fma_fp4(load_fp4(d[2] + i / 2, e[2] + i / 32), x + i, a2);
+                a3 = fma_fp4(load_fp4(d[3] + i / 2, e[3] + i / 32), x + i, a3);
+            }
+            if (i < end) {
+                a0 = fma_fp4(load_fp4_half(d[0] + i / 2, e[0] + i / 32), x + i, a0);
+                a1 = fma_fp4(load_fp4_half(d[1] + i / 2, e[1] + i / 32), x + i, a1);
+                a2 = fma_fp4(load_fp4_half(d[2] + i / 2, e[2] + i / 32), x + i, a2);
+                a3 = fma_fp4(load_fp4_half(d[3] + i / 2, e[3] + i / 32), x + i, a3);
             }
         } else {
             const bool bf16 = dtype == DI_BF16;
@@ -140,18 +121,16 @@ static void four_rows_f32(const di_matrix *w, int64_t n0, int64_t last, const fl
 
 bool cpu_product_one_row(const di_matrix *w, int64_t n0, int32_t n, const float *x, float *acc,
                          float *scaled) {
-    const uint8_t *scale = cpu_at(w->scale);
     void (*rows)(const di_matrix *, int64_t, int64_t, const float *, float *);
     switch (w->dtype) {
     case DI_F8_E4M3:
         if (w->k % 32) return false;
-        if (!scale_x(x, scale + n0 / 32 * (w->k / 32), w->k, scaled)) return false;
+        if (!scale_x(x, (const uint8_t *)cpu_at(w->scale) + n0 / 32 * (w->k / 32), w->k, scaled))
+            return false;
         x = scaled;
         rows = four_rows_fp8;
         break;
     case DI_FP4_PAIR:
-        if (!all_at_least(scale + n0 * (w->k / 32), (int64_t)n * (w->k / 32), LEAST_FP4_SCALE))
-            return false;
         rows = four_rows_fp4;
         break;
     case DI_BF16:

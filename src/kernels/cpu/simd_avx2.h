@@ -143,22 +143,54 @@ CPU_INLINE __m256 e4m3_floats(__m256i codes, bool upper) {
         _mm256_and_si256(_mm256_srai_epi32(top, 4), _mm256_set1_epi32((int)0x87F00000u)));
 }
 
-/* 32 e2m1 codes as floats worth value * 2^25: doubled values are integers, looked up as bytes and put
- * to the tops of the lanes before conversion. */
-CPU_INLINE void e2m1_integers(const uint8_t *pairs, __m256 out[4]) {
-    const __m256i table =
-        _mm256_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12, 0, 1, 2, 3, 4, 6,
-                         8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-    const __m256i nibble = _mm256_set1_epi8(15);
-    __m256i bytes = both_halves(pairs);
-    __m256i even = _mm256_shuffle_epi8(table, _mm256_and_si256(bytes, nibble));
-    __m256i odd =
-        _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble));
-    __m256i low = _mm256_unpacklo_epi8(even, odd), high = _mm256_unpackhi_epi8(even, odd);
-    out[0] = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(low, tops(false)));
-    out[1] = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(low, tops(true)));
-    out[2] = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(high, tops(false)));
-    out[3] = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(high, tops(true)));
+/* For every E8M0 byte the 16 e2m1 values times that scale, as bf16 (exact): upper and lower bytes. */
+typedef struct fp4_table {
+    uint8_t high[16], low[16];
+} fp4_table;
+extern fp4_table cpu_fp4_tables[256]; /* filled by cpu_fp4_init_avx2 */
+void cpu_fp4_init_avx2(void);
+
+/* 64 FP4 weights of one row, two scales: the tables of both, one in each half. */
+typedef struct fp4_block {
+    __m256i bytes, high, low;
+} fp4_block;
+CPU_INLINE fp4_block load_fp4(const uint8_t *pairs, const uint8_t *scales) {
+    const fp4_table *a = &cpu_fp4_tables[scales[0]], *b = &cpu_fp4_tables[scales[1]];
+    const __m128i *ah = (const __m128i *)a->high, *al = (const __m128i *)a->low;
+    const __m128i *bh = (const __m128i *)b->high, *bl = (const __m128i *)b->low;
+    return (fp4_block){
+        _mm256_loadu_si256((const __m256i *)pairs),
+        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(ah)), _mm_loadu_si128(bh), 1),
+        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(al)), _mm_loadu_si128(bl), 1),
+    };
+}
+/* The last 32 of a row where k % 64 is 32; the other half is 0. */
+CPU_INLINE fp4_block load_fp4_half(const uint8_t *pairs, const uint8_t *scales) {
+    const fp4_table *a = &cpu_fp4_tables[scales[0]];
+    return (fp4_block){
+        _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)pairs)),
+        _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)a->high)),
+        _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)a->low)),
+    };
+}
+
+/* The values, in FP4 order: a 32-bit lane holds two bf16, each of which is a float when it stands
+ * above zeros. So vector p of half h (0..3, 0..1) has values 16 h + 4 lane + p of the first 32 in its lower
+ * lanes, those of the second 32 above. x is brought into the same order (fp4_order). */
+CPU_INLINE void fp4_values(fp4_block b, __m256 out[8]) {
+    const __m256i nibble = _mm256_set1_epi8(15), upper = _mm256_set1_epi32((int)0xFFFF0000u);
+    __m256i even = _mm256_and_si256(b.bytes, nibble);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi16(b.bytes, 4), nibble);
+    __m256i eh = _mm256_shuffle_epi8(b.high, even), el = _mm256_shuffle_epi8(b.low, even);
+    __m256i oh = _mm256_shuffle_epi8(b.high, odd), ol = _mm256_shuffle_epi8(b.low, odd);
+    __m256i e[2] = {_mm256_unpacklo_epi8(el, eh), _mm256_unpackhi_epi8(el, eh)};
+    __m256i o[2] = {_mm256_unpacklo_epi8(ol, oh), _mm256_unpackhi_epi8(ol, oh)};
+    for (int h = 0; h < 2; h++) {
+        out[4 * h] = _mm256_castsi256_ps(_mm256_slli_epi32(e[h], 16));
+        out[4 * h + 1] = _mm256_castsi256_ps(_mm256_slli_epi32(o[h], 16));
+        out[4 * h + 2] = _mm256_castsi256_ps(_mm256_and_si256(e[h], upper));
+        out[4 * h + 3] = _mm256_castsi256_ps(_mm256_and_si256(o[h], upper));
+    }
 }
 
 CPU_INLINE __m256 load_bf16(const uint8_t *at) {
@@ -185,6 +217,7 @@ void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *co
                       int32_t m, float *acc, cpu_scratch *scratch);
 void cpu_dots_avx2(const float *a, int64_t lda, int32_t m, const float *b, int64_t ldb, int32_t n,
                    int32_t k, float *out, int64_t ldo);
+void cpu_fp4_order_avx2(const float *x, int64_t k, float *out);
 void cpu_quant_init_avx2(cpu_kernels *kernels);
 void cpu_rows_init_avx2(cpu_kernels *kernels);
 void cpu_attend_init_avx2(cpu_kernels *kernels);
