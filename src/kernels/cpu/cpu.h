@@ -92,6 +92,9 @@ typedef struct cpu_kernels {
     void (*score)(const float *dots, int64_t ld, const float *w, int32_t heads, int32_t n,
                   bool round, float *out);
 
+    /* Keys in the order of the scores: equal scores (also -0 and 0) have equal keys; 0 for -inf and NaN.
+     * Returns how many are not 0. */
+    int32_t (*sort_keys)(const float *scores, int64_t n, uint32_t *keys);
     /* Largest value of x; *bad: a NaN is among them. */
     float (*max)(const float *x, int64_t n, bool *bad);
     /* sum exp(x - top), in double over fixed lanes */
@@ -114,6 +117,7 @@ struct cpu_scratch {
     float *state;      /* [3][n_heads]: top, sum, shrink */
     float *scores;     /* [max_entries] */
     float *best;       /* [max_entries], best entry of each block */
+    uint32_t *sort_keys; /* [max_entries] */
     int32_t *list;     /* [max_entries]; [window + index_top_k] of an attention list */
     double *x;         /* [vocab] sampling */
     float *expo;       /* [vocab] */
@@ -214,11 +218,12 @@ void cpu_rotate(const di_stream *s, float *x, int32_t width, int32_t dims, const
 /* ---- cpu_select.c ---- */
 
 /* Indices of the k best of n scores, ascending; ties go to the lower index, -inf and NaN are never taken.
- * Returns how many. */
-int32_t cpu_best(const float *scores, int32_t n, int32_t k, int32_t *out);
-/* Published blocks of one row (di_candidates_args); best: [number of blocks] scratch. */
-void cpu_candidate_blocks(const float *scores, int32_t n, int32_t visible, int32_t top_blocks,
-                          int32_t block_size, float *best, int32_t *out);
+ * Returns how many. keys: [n] scratch. */
+int32_t cpu_best(const di_stream *s, const float *scores, int32_t n, int32_t k, uint32_t *keys,
+                 int32_t *out);
+/* Published blocks of one row (di_candidates_args). */
+void cpu_candidate_blocks(const di_stream *s, cpu_scratch *scratch, const float *scores, int32_t n,
+                          int32_t visible, int32_t top_blocks, int32_t block_size, int32_t *out);
 
 /* ---- pages ---- */
 

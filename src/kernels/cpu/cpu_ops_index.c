@@ -87,13 +87,13 @@ static int32_t visible_of(const di_index_select_args *a, int64_t t) {
 }
 
 /* From the scores of n entries (list NULL: entry = index) to candidates and picks. */
-static void select_row(cpu_scratch *scratch, const di_index_select_args *a, int64_t t,
-                       const int32_t *list, int32_t n, const float *scores) {
+static void select_row(const di_stream *s, cpu_scratch *scratch, const di_index_select_args *a,
+                       int64_t t, const int32_t *list, int32_t n, const float *scores) {
     int32_t *picks = (int32_t *)cpu_at(a->picks) + t * a->top_k;
     if (a->candidate_mode == DI_CANDIDATES_SOURCE)
-        cpu_candidate_blocks(scores, n, n, a->top_blocks, a->block_size, scratch->best,
+        cpu_candidate_blocks(s, scratch, scores, n, n, a->top_blocks, a->block_size,
                              (int32_t *)cpu_at(a->candidates) + t * a->top_blocks);
-    int32_t count = cpu_best(scores, n, a->top_k, picks);
+    int32_t count = cpu_best(s, scores, n, a->top_k, scratch->sort_keys, picks);
     if (list)
         for (int32_t i = 0; i < count; i++) picks[i] = list[picks[i]];
     for (int32_t i = count; i < a->top_k; i++) picks[i] = -1;
@@ -113,7 +113,7 @@ static void select_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t 
             n = candidate_entries(a, t, n, list);
         }
         score_entries(s, scratch, job, t, list, 0, n, scratch->scores);
-        select_row(scratch, a, t, list, n, scratch->scores);
+        select_row(s, scratch, a, t, list, n, scratch->scores);
     }
 }
 
@@ -143,7 +143,7 @@ static void select_split(di_stream *s, index_job *job) {
         int64_t pieces = ((int64_t)job->n + CPU_BLOCK - 1) / CPU_BLOCK;
         cpu_parallel(s, pieces, (pieces + 8 * s->n_members - 1) / (8 * s->n_members),
                      (int64_t)job->n * a->n_heads * a->pages.di / 16, score_pieces, job);
-        select_row(own, a, t, job->list, job->n, job->scores);
+        select_row(s, own, a, t, job->list, job->n, job->scores);
     }
 }
 
@@ -189,9 +189,10 @@ void cpu_op_index_scores(di_stream *s, const di_index_scores_args *args) {
 
 void cpu_op_candidates(di_stream *s, const di_candidates_args *args) {
     for (int64_t t = 0; t < args->n_rows; t++)
-        cpu_candidate_blocks((const float *)cpu_at(args->scores) + t * args->n_keys, args->n_keys,
+        cpu_candidate_blocks(s, &s->scratch[0],
+                             (const float *)cpu_at(args->scores) + t * args->n_keys, args->n_keys,
                              ((const int32_t *)cpu_at(args->visible))[t], args->top_blocks,
-                             args->block_size, s->scratch[0].best,
+                             args->block_size,
                              (int32_t *)cpu_at(args->out) + t * args->top_blocks);
 }
 
@@ -212,7 +213,7 @@ void cpu_op_top_k(di_stream *s, const di_top_k_args *args) {
                 }
             }
         }
-        int32_t count = cpu_best(blocks ? own->scores : scores, n, args->top_k, out);
+        int32_t count = cpu_best(s, blocks ? own->scores : scores, n, args->top_k, own->sort_keys, out);
         for (int32_t i = 0; i < count && blocks; i++) out[i] = own->list[out[i]];
         for (int32_t i = count; i < args->top_k; i++) out[i] = -1;
     }

@@ -6,18 +6,9 @@
 
 enum { BITS = 11, BINS = 1 << BITS };
 
-/* Larger score, larger key; equal scores (also -0 and 0) have equal keys. 0: never taken. */
-static uint32_t key_of(float score) {
-    uint32_t bits;
-    score += 0.0f; /* -0 becomes 0 */
-    if (isnan(score) || score == -INFINITY) return 0;
-    memcpy(&bits, &score, sizeof bits);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-/* The largest key such that at least k keys are not below it; *above: how many are above it. At least
+/* Keys are 0 for what is never taken. The largest key such that at least k keys are not below it; *above: how many are above it. At least
  * k keys are not 0. */
-static uint32_t kth_key(const float *scores, int32_t n, int32_t k, int32_t *above) {
+static uint32_t kth_key(const uint32_t *keys, int32_t n, int32_t k, int32_t *above) {
     static const int shifts[3] = {21, 10, 0};
     uint32_t prefix = 0, mask = 0;
     int32_t counts[BINS], taken = 0;
@@ -25,8 +16,7 @@ static uint32_t kth_key(const float *scores, int32_t n, int32_t k, int32_t *abov
         uint32_t low = pass == 2 ? 1023 : BINS - 1;
         memset(counts, 0, sizeof counts);
         for (int32_t i = 0; i < n; i++) {
-            uint32_t key = key_of(scores[i]);
-            if (key != 0 && (key & mask) == prefix) counts[key >> shifts[pass] & low]++;
+            if ((keys[i] & mask) == prefix) counts[keys[i] >> shifts[pass] & low]++;
         }
         int32_t bin = (int32_t)low;
         while (taken + counts[bin] < k) taken += counts[bin--];
@@ -37,27 +27,27 @@ static uint32_t kth_key(const float *scores, int32_t n, int32_t k, int32_t *abov
     return prefix;
 }
 
-int32_t cpu_best(const float *scores, int32_t n, int32_t k, int32_t *out) {
-    int32_t valid = 0, count = 0, above = 0;
-    for (int32_t i = 0; i < n; i++) valid += key_of(scores[i]) != 0;
+int32_t cpu_best(const di_stream *s, const float *scores, int32_t n, int32_t k, uint32_t *keys,
+                 int32_t *out) {
+    int32_t valid = s->k->sort_keys(scores, n, keys), count = 0, above = 0;
     uint32_t least = 1;
     int32_t ties = valid; /* how many of those that equal the least may be taken */
     if (valid > k) {
         if (k <= 0) return 0;
-        least = kth_key(scores, n, k, &above);
+        least = kth_key(keys, n, k, &above);
         ties = k - above;
     }
     for (int32_t i = 0; i < n; i++) {
-        uint32_t key = key_of(scores[i]);
-        if (key < least) continue;
-        if (valid > k && key == least && ties-- <= 0) continue;
+        if (keys[i] < least) continue;
+        if (valid > k && keys[i] == least && ties-- <= 0) continue;
         out[count++] = i;
     }
     return count;
 }
 
-void cpu_candidate_blocks(const float *scores, int32_t n, int32_t visible, int32_t top_blocks,
-                          int32_t block_size, float *best, int32_t *out) {
+void cpu_candidate_blocks(const di_stream *s, cpu_scratch *scratch, const float *scores, int32_t n,
+                          int32_t visible, int32_t top_blocks, int32_t block_size, int32_t *out) {
+    float *best = scratch->best;
     int32_t n_blocks = n / block_size + (n % block_size != 0);
     for (int32_t b = 0; b < n_blocks; b++) {
         float top = -INFINITY;
@@ -67,6 +57,6 @@ void cpu_candidate_blocks(const float *scores, int32_t n, int32_t visible, int32
         best[b] = top;
     }
     if (visible > 0) best[(visible - 1) / block_size] = INFINITY; /* the newest is always kept */
-    int32_t count = cpu_best(best, n_blocks, top_blocks, out);
+    int32_t count = cpu_best(s, best, n_blocks, top_blocks, scratch->sort_keys, out);
     for (int32_t i = count; i < top_blocks; i++) out[i] = -1;
 }

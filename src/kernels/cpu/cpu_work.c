@@ -70,6 +70,7 @@ static uint64_t lay_out(const di_limits *l, uint8_t *memory, cpu_scratch *out) {
     out->state = region(&r, 4 * 3 * heads);
     out->scores = region(&r, 4 * entries);
     out->best = region(&r, 4 * entries);
+    out->sort_keys = region(&r, 4 * entries);
     out->list = region(&r, 4 * entries);
     out->x = region(&r, 8 * vocab);
     out->expo = region(&r, 4 * vocab);

@@ -175,6 +175,30 @@ static void comb4(float *comb, int32_t iters, float eps) {
     for (int i = 0; i < 4; i++) _mm_storeu_ps(comb + 4 * i, r[i]);
 }
 
+static int32_t sort_keys(const float *scores, int64_t n, uint32_t *keys) {
+    const __m256i top = _mm256_set1_epi32((int)0x80000000u);
+    __m256i count = _mm256_setzero_si256();
+    for (int64_t i = 0; i < n; i += 8) {
+        __m256 v = _mm256_add_ps(load_n(scores + i, n - i), _mm256_setzero_ps()); /* -0 to 0 */
+        __m256i bits = _mm256_castps_si256(v);
+        /* negative: all bits turned; else the sign bit set */
+        __m256i key = _mm256_xor_si256(bits, _mm256_or_si256(_mm256_srai_epi32(bits, 31), top));
+        __m256 taken = _mm256_cmp_ps(v, _mm256_set1_ps(-INFINITY), _CMP_GT_OQ);
+        __m256i valid = _mm256_castps_si256(taken);
+        if (n - i < 8) valid = _mm256_and_si256(valid, tail_mask(n - i));
+        count = _mm256_sub_epi32(count, valid);
+        key = _mm256_and_si256(key, valid);
+        if (n - i >= 8)
+            _mm256_storeu_si256((__m256i *)(keys + i), key);
+        else
+            _mm256_maskstore_epi32((int *)(keys + i), tail_mask(n - i), key);
+    }
+    int32_t lanes[8], sum = 0;
+    _mm256_storeu_si256((__m256i *)lanes, count);
+    for (int j = 0; j < 8; j++) sum += lanes[j];
+    return sum;
+}
+
 static float max_of(const float *x, int64_t n, bool *bad) {
     __m256 top = _mm256_set1_ps(-INFINITY), nan = _mm256_setzero_ps();
     int64_t i = 0;
@@ -226,6 +250,7 @@ void cpu_rows_init_avx2(cpu_kernels *kernels) {
     kernels->combine = combine;
     kernels->pool = pool;
     kernels->comb4 = comb4;
+    kernels->sort_keys = sort_keys;
     kernels->max = max_of;
     kernels->sum_exp = sum_exp;
     kernels->exp_minus = exp_minus;
