@@ -168,7 +168,10 @@ static void open_model(bench *b, const char *directory, di_numerics numerics) {
     di_model_options load = di_model_options_defaults();
     must(b, di_model_open(directory, b->backend, &load, &b->model, &b->error));
     b->config = di_model_config(b->model);
-    di_context_options options = {MAX_BATCH, 2048, PREFILL, MAX_BATCH, false, 0};
+    di_context_options options = {.n_slots = MAX_BATCH,
+                                  .max_context = 2048,
+                                  .max_rows = PREFILL,
+                                  .max_out = MAX_BATCH};
     must(b, di_context_create(b->model, &options, &b->context, &b->error));
     b->picks = calloc((size_t)b->config->num_hidden_layers * PREFILL *
                           (size_t)b->config->num_experts_per_tok,

@@ -101,6 +101,8 @@ typedef struct di_batch {
     di_ptr pos;   /* int32 [n_rows]: absolute position, -1 for a dead row */
     di_ptr first; /* int32 [n_rows]: the row that holds offset 0 of the same slot */
     di_ptr token; /* int32 [n_rows] */
+    /* int32 [n_slots], or DI_NONE for 0: window rows below this position are lost (replay). */
+    di_ptr floor;
 } di_batch;
 
 /* pos, first, token of every row, as above. */
@@ -299,6 +301,9 @@ typedef struct di_compress_args {
     di_ptr ring; /* F [n_slots][ring_slots][2][d]: c, g; DI_NONE at ratio 1 */
     int32_t ring_slots;
     di_pages pages;
+    /* int32 [n_slots], or DI_NONE for 0: entries of tokens below this position are in the pages
+     * already and are not written again (replay); a multiple of the ratio. */
+    di_ptr closed;
 } di_compress_args;
 
 /* Which compressed entries a row attends to. iq = Q4i(rope(linear(qr, wq_b))) per index head;
@@ -327,13 +332,17 @@ typedef struct di_index_select_args {
     di_ptr picks;      /* out int32 [n_rows][top_k] entries ascending, -1 fills */
 } di_index_select_args;
 
-/* One softmax over the row's list: window positions max(0, pos - window + 1) .. pos ascending, then
- * picks ascending. Keys = values. Window rows at positions >= length[slot] come from kv_codes of
- * the step, older ones from the ring, slot position % ring_slots. Then inverse RoPE at pos. s_n =
- * f(q_h . K_n * f(d^-0.5)); blocks of 64 list slots, running maximum m from -1e30: p_n = exp(s_n -
- * m); o = a(sum_n b(p_n) K_n / (sum_n p_n + exp(sink_h - m))), earlier blocks rescaled by exp(m_old
- * - m_new); b rounds to bf16 in `release` (against the running maximum). The sink is not part of
- * the maximum. */
+/* One softmax over the row's list: window positions ascending, then picks ascending. The window is
+ * max(floor, pos - window + 1) .. pos. With block > 0 the rows are drafts (dspark.md 5): every slot
+ * has `block` of them, and each sees the last `window` positions before the step and all rows of
+ * its slot: max(floor, length - window) .. length + block - 1. Keys = values. Window rows at
+ * positions
+ * >= length[slot] come from kv_codes of the step, older ones from the ring, slot position %
+ * ring_slots. Then inverse RoPE at pos.
+ * s_n = f(q_h . K_n * f(d^-0.5)); blocks of 64 list slots, running maximum m from -1e30:
+ * p_n = exp(s_n - m); o = a(sum_n b(p_n) K_n / (sum_n p_n + exp(sink_h - m))), earlier blocks
+ * rescaled by exp(m_old - m_new); b rounds to bf16 in `release` (against the running maximum).
+ * The sink is not part of the maximum. */
 typedef struct di_attend_args {
     di_batch batch;
     int32_t n_heads, head_dim, window;
@@ -346,6 +355,7 @@ typedef struct di_attend_args {
     di_ptr picks;   /* int32 [n_rows][top_k] */
     di_vector sink; /* F32 [n_heads] */
     di_ptr out;     /* A [n_rows][n_heads][head_dim] */
+    int32_t block;  /* 0: causal; else draft rows, this many a slot */
 } di_attend_args;
 
 /* The step's window rows go to the ring, slot pos % ring_slots: the last ring_slots live rows of
@@ -601,10 +611,11 @@ typedef struct di_swiglu_args {
 /* Every operation once. Whoever walks all operations (tables, wrappers, kernelcheck) uses this. */
 #define DI_EACH_OP(X)                                                                              \
     X(step_begin)                                                                                  \
-    X(step_end) X(rewind) X(embed) X(engram_hash) X(engram_rows) X(engram_gate) X(mix)             \
-        X(sublayer_in) X(sublayer_out) X(stream_mean) X(linear) X(qkv) X(compress) X(index_select) \
-            X(attend) X(window_store) X(attn_out) X(route) X(experts) X(shared_expert) X(combine)  \
-                X(head) X(sample) X(tally) X(to_f32) X(rms_norm) X(rope) X(quantize) X(pool)       \
+    X(step_end)                                                                                    \
+    X(rewind) X(embed) X(engram_hash) X(engram_rows) X(engram_gate) X(mix) X(sublayer_in)          \
+        X(sublayer_out) X(stream_mean) X(linear) X(qkv) X(compress) X(index_select) X(attend)      \
+            X(window_store) X(attn_out) X(route) X(experts) X(shared_expert) X(combine) X(head)    \
+                X(sample) X(tally) X(to_f32) X(rms_norm) X(rope) X(quantize) X(pool)               \
                     X(index_weights) X(index_scores) X(candidates) X(top_k) X(attend_list)         \
                         X(swiglu)
 

@@ -7,7 +7,7 @@
 
 di_context_options di_context_options_defaults(const di_config *config) {
     int64_t context = config->max_position_embeddings;
-    return (di_context_options){1, context < 32768 ? context : 32768, 256, 32, true, 0};
+    return (di_context_options){1, context < 32768 ? context : 32768, 256, 32, true, false, 0};
 }
 
 static int32_t largest(int32_t a, int32_t b) { return a > b ? a : b; }
@@ -130,9 +130,12 @@ di_status di_context_create(di_model *model, const di_context_options *options, 
     context->limits = limits_of(&model->config, options);
     context->length = calloc((size_t)options->n_slots, sizeof *context->length);
     context->margin = calloc((size_t)options->n_slots, sizeof *context->margin);
+    context->cut_from = calloc((size_t)options->n_slots, sizeof *context->cut_from);
+    context->upper = calloc((size_t)options->max_rows, sizeof *context->upper);
     context->seen = calloc((size_t)options->n_slots, sizeof *context->seen);
     context->out_slots = calloc((size_t)options->max_out, sizeof *context->out_slots);
-    if (!context->length || !context->margin || !context->seen || !context->out_slots) {
+    if (!context->length || !context->margin || !context->seen || !context->out_slots ||
+        !context->cut_from || !context->upper) {
         status = di_fail(error, DI_ERR_MEMORY, "out of memory: slots");
         goto done;
     }
@@ -155,6 +158,8 @@ void di_context_destroy(di_context *context) {
     context->backend->free(context->backend, context->memory);
     free(context->length);
     free(context->margin);
+    free(context->cut_from);
+    free(context->upper);
     free(context->seen);
     free(context->out_slots);
     free(context);
@@ -178,6 +183,7 @@ void di_context_reset(di_context *context, int32_t slot) {
     }
     context->length[slot] = 0;
     context->margin[slot] = 0;
+    di_context_forget_replay(context, slot);
 }
 
 di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_error *error) {

@@ -85,6 +85,22 @@ static void lay_out_activations(planner *p, const di_config *c, const di_backend
     at->main_hidden = take(p, rows * (uint64_t)c->n_dspark_targets * d, a);
 }
 
+/* What only replay needs: floors of windows, and room for the rows above the cut. */
+static void lay_out_replay(planner *p, const di_config *c, const di_backend *backend,
+                           const di_context_options *o, di_context_buffers *at) {
+    uint64_t rows = o->replay ? (uint64_t)o->max_rows : 0;
+    uint64_t slots = o->replay ? (uint64_t)o->n_slots : 0, hc = (uint64_t)c->hc_mult;
+    at->floor_lower = take(p, slots, 4);
+    at->floor_upper = take(p, slots, 4);
+    at->closed = take(p, slots, 4);
+    at->upper_rows = take(p, rows, sizeof(di_row));
+    at->upper_pos = take(p, rows, 4);
+    at->upper_first = take(p, rows, 4);
+    at->upper_token = take(p, rows, 4);
+    at->upper_streams = take(p, rows * hc * (uint64_t)c->hidden_size, backend->a_bytes);
+    at->upper_pre = take(p, rows * hc, backend->f_bytes);
+}
+
 static void lay_out_logits(planner *p, const di_config *c, const di_backend *backend,
                            const di_context_options *o, di_context_buffers *at) {
     uint64_t outs = (uint64_t)o->max_out, vocab = (uint64_t)c->vocab_size;
@@ -129,6 +145,7 @@ uint64_t di_context_lay_out(const di_config *c, const di_backend *backend,
 
     lay_out_step(&p, c, o, at);
     lay_out_activations(&p, c, backend, o, at);
+    lay_out_replay(&p, c, backend, o, at);
     bytes->activations = p.at;
     lay_out_logits(&p, c, backend, o, at);
     bytes->logits = p.at - bytes->activations;

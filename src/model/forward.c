@@ -14,6 +14,7 @@ typedef struct pass {
     const di_ops *ops;
     di_stream *stream;
     di_batch batch;
+    int32_t published; /* layer whose compressed entries are written already, -1 */
 } pass;
 
 static void tap(const pass *p, const char *name, int32_t layer, di_ptr data, di_tap_type type,
@@ -139,6 +140,7 @@ static void engram(const pass *p, int32_t layer) {
 /* A KV source takes its new tokens into the compressed cache. */
 static void compress(const pass *p, int32_t layer) {
     const di_compressor_weights *w = &p->context->model->blocks[layer].compressor;
+    bool replay = p->context->options.replay;
     p->ops->compress(p->stream, &(di_compress_args){.batch = p->batch,
                                                     .eps = p->config->rms_norm_eps,
                                                     .rope = rope(p, true),
@@ -150,7 +152,8 @@ static void compress(const pass *p, int32_t layer) {
                                                     .k_norm = w->k_norm,
                                                     .ring = p->context->compress_ring[layer],
                                                     .ring_slots = p->context->compress_slots,
-                                                    .pages = pages(p, layer)});
+                                                    .pages = pages(p, layer),
+                                                    .closed = replay ? p->at->closed : DI_NONE});
 }
 
 /* An index source chooses the compressed entries for itself and the layers that follow. */
@@ -201,7 +204,7 @@ static void attention(const pass *p, int32_t layer) {
                                           .q = p->at->q,
                                           .kv_codes = p->at->kv_codes,
                                           .kv_scales = p->at->kv_scales});
-    if (role->is_kv_source) compress(p, layer);
+    if (role->is_kv_source && layer != p->published) compress(p, layer);
     if (role->is_index_source) select_entries(p, layer);
     p->ops->attend(p->stream, &(di_attend_args){.batch = p->batch,
                                                 .n_heads = c->num_attention_heads,
@@ -312,15 +315,84 @@ static void discard(const pass *p, const di_layer_ranges *list) {
     }
 }
 
-static void backbone(const pass *p) {
+/* ---- The cut: from here on only the tail of a prompt runs ---- */
+
+static bool is_below_cut(const di_context *context, const di_row *row) {
+    return context->length[row->slot] + row->offset < context->cut_from[row->slot];
+}
+
+/* Lists the rows that run above the cut; returns their number. */
+static int32_t find_upper(di_context *context, const di_step *step) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < step->n_rows; i++) {
+        if (!is_below_cut(context, &step->rows[i])) context->upper[n++] = step->rows[i];
+    }
+    return n;
+}
+
+/* Copies the streams and pre of the upper rows together: runs of rows, one a slot. */
+static void gather_upper(const pass *p, const di_step *step) {
+    const di_context *context = p->context;
+    di_backend *backend = context->backend;
+    uint64_t hc = (uint64_t)p->config->hc_mult;
+    uint64_t stream_row = hc * (uint64_t)p->config->hidden_size * backend->a_bytes;
+    uint64_t pre_row = hc * backend->f_bytes, to = 0;
+    for (int32_t i = 0, n; i < step->n_rows; i += n) {
+        n = 1;
+        if (is_below_cut(context, &step->rows[i])) continue;
+        while (i + n < step->n_rows && !is_below_cut(context, &step->rows[i + n])) n++;
+        uint64_t from = (uint64_t)i, rows = (uint64_t)n;
+        backend->copy(p->stream, di_ptr_at(p->at->upper_streams, to * stream_row),
+                      di_ptr_at(p->at->streams, from * stream_row), rows * stream_row);
+        backend->copy(p->stream, di_ptr_at(p->at->upper_pre, to * pre_row),
+                      di_ptr_at(p->at->pre, from * pre_row), rows * pre_row);
+        to += rows;
+    }
+}
+
+/* At the cut layer: every row publishes its entries; then the pass goes on with the upper rows
+ * alone, in buffers of their own. */
+static void cut(pass *p, di_context_buffers *upper, const di_step *step, int32_t n_upper,
+                int32_t layer) {
+    sublayer_in(p, p->at->pre, p->context->model->blocks[layer].attn_norm);
+    compress(p, layer);
+    p->published = layer;
+    if (n_upper == 0) return;
+    gather_upper(p, step);
+    *upper = *p->at;
+    upper->rows = p->at->upper_rows;
+    upper->pos = p->at->upper_pos;
+    upper->first = p->at->upper_first;
+    upper->token = p->at->upper_token;
+    upper->streams = p->at->upper_streams;
+    upper->pre = p->at->upper_pre;
+    p->at = upper;
+    p->batch.n_rows = n_upper;
+    p->batch.rows = upper->rows;
+    p->batch.pos = upper->pos;
+    p->batch.first = upper->first;
+    p->batch.token = upper->token;
+    p->context->backend->upload(p->stream, upper->rows, p->context->upper,
+                                (uint64_t)n_upper * sizeof *p->context->upper);
+    p->ops->step_begin(p->stream, &(di_step_begin_args){p->batch});
+}
+
+/* Leaves p with the rows that went through all layers; upper: room for their buffers. */
+static void backbone(pass *p, di_context_buffers *upper, const di_step *step, int32_t n_upper) {
     const di_config *c = p->config;
     const di_model *model = p->context->model;
+    int32_t cut_layer = di_model_cut_layer(c);
     p->ops->step_begin(p->stream, &(di_step_begin_args){p->batch});
     p->ops->embed(p->stream,
                   &(di_embed_args){p->batch, model->embed, c->hc_mult, p->at->streams, p->at->pre});
     tap(p, "embed", -1, p->at->streams, DI_TAP_A, (int64_t)c->hc_mult * c->hidden_size);
     engram_hash(p);
     for (int32_t layer = 0; layer < c->num_hidden_layers; layer++) {
+        if (layer == cut_layer && p->context->options.replay) {
+            if (n_upper < step->n_rows) cut(p, upper, step, n_upper, layer);
+            if (n_upper == 0) break;
+            p->batch.floor = p->at->floor_upper;
+        }
         if (c->roles[layer].engram >= 0) engram(p, layer);
         if (c->roles[layer].dspark_target >= 0) observe(p, layer);
         block(p, layer);
@@ -329,11 +401,11 @@ static void backbone(const pass *p) {
 }
 
 /* Logits of the rows that asked for them. */
-static void head(const pass *p, const di_step *step) {
+static void head(const pass *p, const di_step *step, const int32_t *which) {
     const di_config *c = p->config;
     const di_model *model = p->context->model;
     di_backend *backend = p->context->backend;
-    backend->upload(p->stream, p->at->which, step->out_rows, (uint64_t)step->n_out * 4);
+    backend->upload(p->stream, p->at->which, which, (uint64_t)step->n_out * 4);
     p->ops->head(p->stream, &(di_head_args){.n_out = step->n_out,
                                             .hc = c->hc_mult,
                                             .width = c->hidden_size,
@@ -425,6 +497,10 @@ static di_status check_outputs(const di_context *context, const di_step *step, d
             return di_fail(error, DI_ERR_USAGE,
                            "out_rows[%d] = %d: not an ascending row of the step", i, row);
         }
+        if (is_below_cut(context, &step->rows[row])) {
+            return di_fail(error, DI_ERR_USAGE,
+                           "out_rows[%d]: row %d lies below the cut and has no logits", i, row);
+        }
         const di_sample_params *s = step->params ? &step->params[i] : NULL;
         if (!s) continue;
         bool bias_ok =
@@ -440,6 +516,16 @@ static di_status check_outputs(const di_context *context, const di_step *step, d
                        DI_MAX_BIASES, DI_MAX_MASKS);
     }
     return DI_OK;
+}
+
+/* The rows that asked for logits, as rows of the pass above the cut. */
+static const int32_t *out_rows(di_context *context, const di_step *step) {
+    int32_t below = 0, next = 0;
+    for (int32_t i = 0; i < step->n_out; i++) {
+        for (; next < step->out_rows[i]; next++) below += is_below_cut(context, &step->rows[next]);
+        context->out_slots[i] = step->out_rows[i] - below;
+    }
+    return context->out_slots;
 }
 
 /* The host's view of the slots after the step. */
@@ -461,17 +547,22 @@ di_status di_forward(di_context *context, const di_step *step, di_error *error) 
     DI_TRY(check_outputs(context, step, error));
     const di_context_buffers *at = &context->at;
     di_backend *backend = context->backend;
-    pass p = {context, &context->model->config, at, backend->ops, backend->stream, {0}};
-    p.batch = (di_batch){step->n_rows, context->options.n_slots, at->rows, at->length,
-                         at->n_valid,  at->next_token,           at->pos,  at->first,
-                         at->token};
+    di_context_buffers upper;
+    int32_t n_upper = find_upper(context, step);
+    pass p = {context, &context->model->config, at, backend->ops, backend->stream, {0}, -1};
+    const di_batch all = {step->n_rows, context->options.n_slots,
+                          at->rows,     at->length,
+                          at->n_valid,  at->next_token,
+                          at->pos,      at->first,
+                          at->token,    context->options.replay ? at->floor_lower : DI_NONE};
+    p.batch = all;
     backend->upload(p.stream, at->rows, step->rows, (uint64_t)step->n_rows * sizeof *step->rows);
-    backbone(&p);
-    if (step->n_out > 0) head(&p, step);
+    backbone(&p, &upper, step, n_upper);
     context->n_out = step->n_out;
     context->sampled = step->n_out > 0 && step->params;
+    if (step->n_out > 0) head(&p, step, out_rows(context, step));
     if (context->sampled) sample(&p, step);
-    p.ops->step_end(p.stream, &(di_step_end_args){p.batch, at->history, context->history_slots});
+    p.ops->step_end(p.stream, &(di_step_end_args){all, at->history, context->history_slots});
     advance(context, step);
     return DI_OK;
 }

@@ -52,6 +52,7 @@ typedef struct di_context_options {
     int32_t max_rows;    /* rows of one step; default 256 */
     int32_t max_out;     /* rows of one step that may ask for logits; default 32 */
     bool penalties;      /* keep counts of ids for penalties: 4 V bytes a slot; default true */
+    bool replay;         /* allow di_context_resume and di_context_cut; default false */
     uint64_t max_bytes;  /* upper bound of what create may take; 0: none */
 } di_context_options;
 
@@ -81,6 +82,25 @@ di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_err
 int32_t di_context_margin(const di_context *context, int32_t slot);
 /* Tokens in slot as the host knows it. */
 int64_t di_context_length(const di_context *context, int32_t slot);
+
+/* ---- Replay (design: three modes; model.md 8). Needs options.replay. ---- */
+
+/* First layer above the decoder-side cut: the last KV source; it compresses every token, and from
+ * there on only the tail of a prompt needs to run. */
+int32_t di_model_cut_layer(const di_config *config);
+
+/* Rows of slot at positions below `from` run through the layers below the cut only, and publish
+ * their entries at the cut layer; windows above it begin at `from`. Rows below it cannot ask for
+ * logits. Set before the prompt's first row, with `from` counted from the prompt's end. Enqueued.
+ */
+di_status di_context_cut(di_context *context, int32_t slot, int64_t from, di_error *error);
+
+/* Makes slot hold ids[0 .. position) whose windows are lost: the tokens up to `closed` (a multiple
+ * of every ratio, >= position) have their entries in the slot's pages, and the rows from position
+ * on are replayed to rebuild the windows, which begin empty there, without writing those entries
+ * again. Enqueued; ids are copied. */
+di_status di_context_resume(di_context *context, int32_t slot, const int32_t *ids, int64_t position,
+                            int64_t closed, di_error *error);
 
 /* ---- The step ---- */
 

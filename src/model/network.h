@@ -101,7 +101,10 @@ typedef struct di_context_buffers {
     di_ptr router_picks, router_weights, expert_rows, shared;
     di_ptr engram_rows, engram_values, engram_kv, main_hidden;
     di_ptr normed, logits, export;
+    /* the rows above the cut */
+    di_ptr upper_rows, upper_pos, upper_first, upper_token, upper_streams, upper_pre;
     /* the state of sequences */
+    di_ptr floor_lower, floor_upper, closed;
     di_ptr history, counts, page_table, page_pool;
     di_ptr window_codes, window_scales; /* [layers][n_slots][ring_slots][...] */
 } di_context_buffers;
@@ -122,9 +125,11 @@ struct di_context {
         uint32_t codes, scales, key_codes, key_scales;
     } page_part[DI_MAX_LAYERS];
     /* The host's view of the slots: lengths are upper bounds, margins what may be rewound. */
-    int64_t *length; /* [n_slots] */
-    int32_t *margin; /* [n_slots] */
-    int64_t *seen;   /* [n_slots]: the last step that had rows of the slot */
+    int64_t *length;   /* [n_slots] */
+    int32_t *margin;   /* [n_slots] */
+    int64_t *cut_from; /* [n_slots]: rows below it run below the cut layer only */
+    di_row *upper;     /* [max_rows]: the rows of a step that run above the cut */
+    int64_t *seen;     /* [n_slots]: the last step that had rows of the slot */
     int64_t step_number;
     int32_t *out_slots; /* [max_out] */
     int32_t n_out;      /* of the last step */
@@ -137,5 +142,8 @@ struct di_context {
 uint64_t di_context_lay_out(const di_config *config, const di_backend *backend,
                             const di_context_options *options, di_context *context,
                             di_context_bytes *bytes);
+
+/* replay.c: slot is as if it had never been cut or resumed. Enqueued. */
+void di_context_forget_replay(di_context *context, int32_t slot);
 
 #endif

@@ -58,7 +58,8 @@ static di_batch make_batch(di_backend *b, int32_t n_rows) {
                       put(b, zero, 4),
                       put(b, zero, sizeof zero),
                       put(b, zero, sizeof zero),
-                      put(b, zero, sizeof zero)};
+                      put(b, zero, sizeof zero),
+                      DI_NONE};
     memset(rows, 0xEE, sizeof rows); /* uploads are copies */
     return batch;
 }

@@ -102,7 +102,10 @@ static void check(test_backend backend) {
                                   &error),
                      DI_OK);
     assert_int_equal(di_json_parse(text, size, "golden.json", &arena, &root, &error), DI_OK);
-    di_context_options context = {1, 2048, 1536, 32, false, 0};
+    di_context_options context = {.n_slots = 1,
+                                  .max_context = 2048,
+                                  .max_rows = 1536,
+                                  .max_out = 32};
     test_model_open(&m, "models/demo",
                     &(test_model_options){backend, DI_NUMERICS_FLOAT, 2, context});
     const di_json *cases = di_json_get(root, "cases");

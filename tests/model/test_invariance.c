@@ -27,7 +27,10 @@ typedef struct setup {
 } setup;
 
 static void open_model(test_model *m, const setup *s, int32_t threads) {
-    di_context_options context = {SLOTS, 512, 256, 256, false, 0};
+    di_context_options context = {.n_slots = SLOTS,
+                                  .max_context = 512,
+                                  .max_rows = 256,
+                                  .max_out = 256};
     test_model_open(m, s->directory,
                     &(test_model_options){s->backend, s->numerics, threads, context});
 }

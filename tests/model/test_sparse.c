@@ -91,7 +91,7 @@ static void forward(const char *directory, const di_path *path, float *logits) {
     di_model_options load = di_model_options_defaults();
     load.release_layers = true;
     child_must(di_model_open(directory, backend, &load, &model, &error), &error);
-    di_context_options options = {1, 64, 4, 4, false, 0};
+    di_context_options options = {.n_slots = 1, .max_context = 64, .max_rows = 4, .max_out = 4};
     child_must(di_context_create(model, &options, &context, &error), &error);
     di_row rows[DI_PATH_TOKENS];
     int32_t out[DI_PATH_TOKENS];

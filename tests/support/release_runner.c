@@ -331,7 +331,8 @@ static di_batch batch_of(const run *r, const di_tensor *ids) {
                       device_put(r->dev, &zero, 4),
                       device_take(r->dev, (uint64_t)n * 4),
                       device_take(r->dev, (uint64_t)n * 4),
-                      device_take(r->dev, (uint64_t)n * 4)};
+                      device_take(r->dev, (uint64_t)n * 4),
+                      DI_NONE};
     r->ops->step_begin(r->stream, &(di_step_begin_args){batch});
     free(rows);
     free(tokens);

@@ -120,10 +120,26 @@ typedef struct attend_job {
     int32_t parts, part_heads;
 } attend_job;
 
-/* Entry i of a row's list: window positions first .. pos, then picks. */
-static void decode_slot(const di_stream *s, const di_attend_args *a, int64_t t, int32_t n_window,
+/* The window positions begin .. end - 1 of a row's list. */
+typedef struct span {
+    int32_t begin, end;
+} span;
+
+static span window_of(const di_attend_args *a, int64_t t) {
+    const di_batch *b = &a->batch;
+    int32_t slot = ((const di_row *)cpu_at(b->rows))[t].slot;
+    int32_t floor = b->floor.address ? ((const int32_t *)cpu_at(b->floor))[slot] : 0;
+    int32_t length = ((const int32_t *)cpu_at(b->length))[slot];
+    int32_t now = ((const int32_t *)cpu_at(b->pos))[t] + 1;
+    int32_t begin = (a->block ? length : now) - a->window;
+    return (span){begin > floor ? begin : floor, a->block ? length + a->block : now};
+}
+
+/* Entry i of a row's list: window positions, then picks. */
+static void decode_slot(const di_stream *s, const di_attend_args *a, int64_t t, span window,
                         int32_t i, float *key) {
     int32_t slot = ((const di_row *)cpu_at(a->batch.rows))[t].slot;
+    int32_t n_window = window.end - window.begin;
     int64_t d = a->head_dim;
     if (i >= n_window) {
         int32_t pick = ((const int32_t *)cpu_at(a->picks))[t * a->top_k + (i - n_window)];
@@ -131,9 +147,7 @@ static void decode_slot(const di_stream *s, const di_attend_args *a, int64_t t, 
         s->k->decode_q4c(entry.codes, entry.scales, d, key);
         return;
     }
-    int32_t pos = ((const int32_t *)cpu_at(a->batch.pos))[t];
-    int32_t length = ((const int32_t *)cpu_at(a->batch.length))[slot];
-    int32_t at = pos - n_window + 1 + i;
+    int32_t length = ((const int32_t *)cpu_at(a->batch.length))[slot], at = window.begin + i;
     const uint8_t *codes, *scales;
     if (at >= length) {
         int64_t row = ((const int32_t *)cpu_at(a->batch.first))[t] + (at - length);
@@ -161,13 +175,13 @@ static void attend_part(di_stream *s, cpu_scratch *scratch, const attend_job *jo
     int32_t m = a->n_heads - h0 < job->part_heads ? a->n_heads - h0 : job->part_heads;
     if (pos < 0 || m <= 0) return;
     int64_t at = (t * a->n_heads + h0) * d;
-    int32_t n_window = pos + 1 < a->window ? pos + 1 : a->window;
-    int32_t n = n_window + count_picks(a, t);
+    span window = window_of(a, t);
+    int32_t n = window.end - window.begin + count_picks(a, t);
     heads h = heads_start(scratch, (const float *)cpu_at(a->q) + at, m, d);
     for (int32_t begin = 0; begin < n; begin += CPU_BLOCK) {
         int32_t here = n - begin < CPU_BLOCK ? n - begin : CPU_BLOCK;
         for (int32_t i = 0; i < here; i++)
-            decode_slot(s, a, t, n_window, begin + i, h.keys + i * h.ld);
+            decode_slot(s, a, t, window, begin + i, h.keys + i * h.ld);
         heads_block(s, scratch, &h, here, low_bits(here));
     }
     float *out = (float *)cpu_at(a->out) + at;

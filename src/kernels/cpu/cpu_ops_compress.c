@@ -64,6 +64,7 @@ static void store_groups(di_stream *s, cpu_scratch *scratch, void *user, int64_t
         int64_t t = job->which[i];
         int32_t at = pos[t] + 1 - p->ratio;
         int32_t slot = ((const di_row *)cpu_at(a->batch.rows))[t].slot;
+        if (a->closed.address && at < ((const int32_t *)cpu_at(a->closed))[slot]) continue;
         cpu_entry entry = cpu_page_entry(p, slot, at / p->ratio);
         cpu_angles(a->rope, at, false, angles);
         if (a->wk.n > 0) {

@@ -151,24 +151,37 @@ static void window_key(const di_stream *s, const di_attend_args *args, int64_t t
     }
 }
 
+/* The window positions [*begin, *end) of row t's list. */
+static void window_range(const di_stream *s, const di_attend_args *args, int64_t t, int32_t *begin,
+                         int32_t *end) {
+    const di_batch *b = &args->batch;
+    int32_t slot = ((const di_row *)ref_at(s, b->rows))[t].slot;
+    int32_t floor = ref_none(b->floor) ? 0 : ref_ints(s, b->floor)[slot];
+    int32_t length = ref_ints(s, b->length)[slot], now = ref_ints(s, b->pos)[t] + 1;
+    int32_t before = (args->block ? length : now) - args->window;
+    *begin = before > floor ? before : floor;
+    *end = args->block ? length + args->block : now;
+}
+
 /* Entry i of row t's list: window positions ascending, then picks ascending. */
 static void list_key(const di_stream *s, const di_attend_args *args, int64_t t, int32_t i,
                      double *out) {
-    int32_t pos = ref_ints(s, args->batch.pos)[t];
-    int32_t first = pos - args->window + 1 > 0 ? pos - args->window + 1 : 0, n = pos - first + 1;
-    if (i < n) {
-        window_key(s, args, t, first + i, out);
+    int32_t begin, end;
+    window_range(s, args, t, &begin, &end);
+    if (i < end - begin) {
+        window_key(s, args, t, begin + i, out);
         return;
     }
     int32_t slot = ((const di_row *)ref_at(s, args->batch.rows))[t].slot;
-    int32_t pick = ref_ints(s, args->picks)[t * args->top_k + (i - n)];
+    int32_t pick = ref_ints(s, args->picks)[t * args->top_k + (i - (end - begin))];
     ref_entry entry = ref_page_entry(s, &args->pages, slot, pick);
     ref_dequantize_vector(DI_Q4C, entry.codes, entry.scales, args->head_dim, out);
 }
 
 static int32_t list_length(const di_stream *s, const di_attend_args *args, int64_t t) {
-    int32_t pos = ref_ints(s, args->batch.pos)[t];
-    int32_t n = pos + 1 < args->window ? pos + 1 : args->window;
+    int32_t begin, end;
+    window_range(s, args, t, &begin, &end);
+    int32_t n = end - begin;
     for (int32_t i = 0; i < args->top_k; i++) {
         if (ref_ints(s, args->picks)[t * args->top_k + i] < 0) break;
         n++;

@@ -82,6 +82,7 @@ static void store_entry(const di_stream *s, const di_compress_args *args, int64_
     const di_pages *pages = &args->pages;
     int32_t pos = ref_ints(s, args->batch.pos)[t], at = pos + 1 - pages->ratio;
     int32_t slot = ((const di_row *)ref_at(s, args->batch.rows))[t].slot;
+    if (!ref_none(args->closed) && at < ref_ints(s, args->closed)[slot]) return;
     ref_entry entry = ref_page_entry(s, pages, slot, at / pages->ratio);
     if (args->wk.n > 0) {
         ref_norm_row(s, key, pages->di, args->eps, &args->k_norm, key);

@@ -1,0 +1,86 @@
+/* Replay: sequences whose windows begin in the middle, and prompts of which only the tail runs
+ * above the cut (model.md 8). The forward pass does the work; here are the marks that it goes by.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/network.h"
+
+int32_t di_model_cut_layer(const di_config *config) {
+    int32_t n = config->n_kv_sources;
+    return n > 0 ? config->kv_source_layer_ids[n - 1] : config->num_hidden_layers;
+}
+
+static di_status check_allowed(const di_context *context, int32_t slot, di_error *error) {
+    if (!context->options.replay) {
+        return di_fail(error, DI_ERR_USAGE, "this context was made without replay");
+    }
+    if (slot < 0 || slot >= context->options.n_slots) {
+        return di_fail(error, DI_ERR_USAGE, "slot %d, there are %d", slot,
+                       context->options.n_slots);
+    }
+    return DI_OK;
+}
+
+static void put(di_context *context, di_ptr array, int32_t slot, int64_t value) {
+    int32_t number = (int32_t)value;
+    context->backend->upload(context->backend->stream, di_ptr_at(array, (uint64_t)slot * 4),
+                             &number, 4);
+}
+
+void di_context_forget_replay(di_context *context, int32_t slot) {
+    context->cut_from[slot] = 0;
+    if (!context->options.replay) return;
+    put(context, context->at.floor_lower, slot, 0);
+    put(context, context->at.floor_upper, slot, 0);
+    put(context, context->at.closed, slot, 0);
+}
+
+di_status di_context_cut(di_context *context, int32_t slot, int64_t from, di_error *error) {
+    const di_config *c = &context->model->config;
+    DI_TRY(check_allowed(context, slot, error));
+    for (int32_t i = 0; i < c->n_engram_layers; i++) {
+        if (c->engram_layer_ids[i] >= di_model_cut_layer(c)) {
+            return di_fail(error, DI_ERR_UNSUPPORTED,
+                           "Engram layer %d lies above the cut at layer %d: this model has no "
+                           "decoder-side replay",
+                           c->engram_layer_ids[i], di_model_cut_layer(c));
+        }
+    }
+    if (from < context->length[slot]) {
+        return di_fail(error, DI_ERR_USAGE,
+                       "a cut at %" PRId64 " in slot %d, which has %" PRId64 " tokens already",
+                       from, slot, context->length[slot]);
+    }
+    context->cut_from[slot] = from;
+    put(context, context->at.floor_upper, slot, from);
+    return DI_OK;
+}
+
+di_status di_context_resume(di_context *context, int32_t slot, const int32_t *ids, int64_t position,
+                            int64_t closed, di_error *error) {
+    DI_TRY(check_allowed(context, slot, error));
+    if (position < 0 || position > closed || closed > context->options.max_context) {
+        return di_fail(error, DI_ERR_USAGE,
+                       "resume at %" PRId64 " with entries up to %" PRId64
+                       " in a context of %" PRId64,
+                       position, closed, context->options.max_context);
+    }
+    int32_t n = context->history_slots;
+    int32_t *history = calloc((size_t)n, sizeof *history);
+    if (!history) return di_fail(error, DI_ERR_MEMORY, "out of memory: token history");
+    for (int64_t p = position > n ? position - n : 0; p < position; p++) history[p % n] = ids[p];
+    di_context_reset(context, slot);
+    uint64_t bytes = (uint64_t)n * sizeof *history;
+    context->backend->upload(context->backend->stream,
+                             di_ptr_at(context->at.history, (uint64_t)slot * bytes), history,
+                             bytes);
+    free(history);
+    put(context, context->at.length, slot, position);
+    put(context, context->at.floor_lower, slot, position);
+    put(context, context->at.floor_upper, slot, position);
+    put(context, context->at.closed, slot, closed);
+    context->length[slot] = position;
+    return DI_OK;
+}
