@@ -1,6 +1,7 @@
 /* Sequences through the public interface alone: what a prompt keeps, and that nothing of it can be
  * told from the answer.
  */
+/* ctest: threads */
 #include "deepinfer.h"
 
 #include <math.h>

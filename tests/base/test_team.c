@@ -1,4 +1,5 @@
 /* The team: every member runs once a call, results are visible after it, sleeping and spinning. */
+/* ctest: threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
