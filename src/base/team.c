@@ -1,6 +1,6 @@
 /* The fork-join team. `epoch` counts the runs, and members wait for it to change; `gate` says
- * whether the run of that epoch still takes members, how many came and how many are inside. The caller is
- * done when nobody is inside and either all have come (run) or the gate is shut (share).
+ * whether the run of that epoch still takes members, how many came and how many are inside. The
+ * caller is done when nobody is inside and either all have come (run) or the gate is shut (share).
  *
  * Waits spin first and then sleep with a futex. A sleeper announces itself before it looks at the
  * state for the last time; a waker changes the state before it looks for sleepers. Both use

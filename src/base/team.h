@@ -22,8 +22,8 @@ int32_t di_team_size(const di_team *team);
 typedef void (*di_team_fn)(void *user, int32_t member, int32_t n_members);
 void di_team_run(di_team *team, di_team_fn fn, void *user);
 
-/* For work that fn takes in pieces until none is left: calls fn on the caller and on every member that
- * comes before the caller is done, at most once each, and returns when all those are. A member
+/* For work that fn takes in pieces until none is left: calls fn on the caller and on every member
+ * that comes before the caller is done, at most once each, and returns when all those are. A member
  * that the system does not let run holds nobody up. */
 void di_team_share(di_team *team, di_team_fn fn, void *user);
 

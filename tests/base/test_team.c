@@ -78,7 +78,7 @@ static void test_short_spin(void **state) {
 typedef struct pieces {
     _Atomic int32_t next;
     int32_t n;
-    int32_t done[256];  /* plain memory: see work */
+    int32_t done[256]; /* plain memory: see work */
     int64_t input;
     _Atomic int32_t visits[MAX];
 } pieces;

@@ -25,9 +25,7 @@ static uint32_t random_word(void) {
     return random_state >> 8;
 }
 
-static double random_value(void) {
-    return (double)(random_word() % 20001) / 10000 - 1;
-}
+static double random_value(void) { return (double)(random_word() % 20001) / 10000 - 1; }
 
 typedef struct problem {
     di_matrix w;
@@ -55,7 +53,8 @@ static void fill(problem *p, int least_scale, int most_scale, double x_size) {
     }
     int64_t scales = (k + 31) / 32 * (p->w.dtype == DI_FP4_PAIR ? n : (n + 31) / 32);
     for (int64_t i = 0; i < scales; i++)
-        p->scale[i] = (uint8_t)(least_scale + (int)(random_word() % (uint32_t)(most_scale - least_scale + 1)));
+        p->scale[i] = (uint8_t)(least_scale +
+                                (int)(random_word() % (uint32_t)(most_scale - least_scale + 1)));
     for (int64_t i = 0; i < MAX_ROWS * k; i++)
         p->x[i] = random_word() % 16 == 0 ? 0.0f : (float)(random_value() * x_size);
 }
@@ -71,12 +70,8 @@ static double weight(const problem *p, int64_t n, int64_t k) {
     case DI_FP4_PAIR:
         return (double)di_e2m1_decode(p->data[at / 2] >> (at % 2 * 4) & 15) *
                (double)di_e8m0_decode(p->scale[n * scales + k / 32]);
-    case DI_BF16:
-        memcpy(&word, p->data + 2 * at, 2);
-        return (double)di_bf16_decode(word);
-    default:
-        memcpy(&v, p->data + 4 * at, 4);
-        return (double)v;
+    case DI_BF16: memcpy(&word, p->data + 2 * at, 2); return (double)di_bf16_decode(word);
+    default: memcpy(&v, p->data + 4 * at, 4); return (double)v;
     }
 }
 
@@ -100,8 +95,8 @@ static void check_values(const problem *p, const float *out) {
         for (int64_t n = 0; n < p->w.n; n++)
             if (!(fabs(want[n] - (double)out[r * p->w.n + n]) <= DI_BOUND_SUM * largest))
                 fail_msg("type %d, %d x %d: row %d, out %d is %g, not %g", (int)p->w.dtype,
-                         (int)p->w.n, (int)p->w.k, (int)r, (int)n,
-                         (double)out[r * p->w.n + n], want[n]);
+                         (int)p->w.n, (int)p->w.k, (int)r, (int)n, (double)out[r * p->w.n + n],
+                         want[n]);
     }
 }
 
@@ -120,7 +115,8 @@ static void check(di_dtype dtype, int32_t n, int32_t k, int least, int most, dou
             int32_t rows = c < 7 ? counts[c] : 1, first = c < 7 ? (MAX_ROWS - rows) / 2 : 5;
             memset(together, 0x55, sizeof together);
             run(b, &p, x + (int64_t)first * k, rows, together);
-            if (memcmp(together, alone + (int64_t)first * n, sizeof(float) * (size_t)(rows * n)) != 0)
+            if (memcmp(together, alone + (int64_t)first * n, sizeof(float) * (size_t)(rows * n)) !=
+                0)
                 fail_msg("type %d, %d x %d, scales %d..%d: %d rows with %d threads differ from one",
                          (int)dtype, (int)n, (int)k, least, most, (int)rows, b + 1);
             for (int64_t i = (int64_t)rows * n; i < MAX_ROWS * MAX_N; i++)

@@ -1,4 +1,5 @@
-/* Attention by blocks of 64 list slots, and index scores, with AVX2 (ops.h, attend, index_select). */
+/* Attention by blocks of 64 list slots, and index scores, with AVX2 (ops.h, attend, index_select).
+ */
 #include "kernels/cpu/simd_avx2.h"
 
 /* Lanes 0..7 of slot group g whose bit in `live` is set. */

@@ -2,29 +2,32 @@
  *
  * A and F are float. Operations run when they are called, on the team; nothing is enqueued. The
  * files cpu_ops_*.c hold the operations (portable C: shapes, lists, phases), the files *_avx2.c the
- * loops over values, reached through `cpu_kernels`, which cpu_kernels_init fills by what the CPU has.
+ * loops over values, reached through `cpu_kernels`, which cpu_kernels_init fills by what the CPU
+ * has.
  *
  * Row invariance. Every product output is a sum over blocks of CPU_TILE_K of K from the start of
  * K; inside a block eight lanes take every eighth value with FMA and are reduced in one fixed way.
- * All paths (one row, many rows, any tile edge, any thread) do exactly this, so that their bits agree.
- * Other sums of a row are made by one function whatever the number of rows.
+ * All paths (one row, many rows, any tile edge, any thread) do exactly this, so that their bits
+ * agree. Other sums of a row are made by one function whatever the number of rows.
  */
 #ifndef DI_KERNELS_CPU_CPU_H
 #define DI_KERNELS_CPU_CPU_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/team.h"
 #include "kernels/backend.h"
 
 enum {
-    CPU_TILE_N = 32,     /* weight rows of a task: the height of a FP8 scale tile */
-    CPU_TILE_K = 512,    /* K values decoded at a time; the block of every product sum */
+    CPU_TILE_N = 32,               /* weight rows of a task: the height of a FP8 scale tile */
+    CPU_TILE_K = 512,              /* K values decoded at a time; the block of every product sum */
     CPU_TILE_LD = CPU_TILE_K + 16, /* decoded rows 2 KB apart would share L1 sets */
-    CPU_BLOCK = 64,      /* attention list slots at a time (ops.h) */
-    CPU_KEY_PAD = 16,    /* the same for decoded keys */
-    CPU_SMALL_WORK = 4096 /* fork only for more than this many units (about 1 ns each) */
+    CPU_BLOCK = 64,                /* attention list slots at a time (ops.h) */
+    CPU_KEY_PAD = 16,              /* the same for decoded keys */
+    CPU_SMALL_WORK = 4096          /* fork only for more than this many units (about 1 ns each) */
 };
 
 /* Instruction sets, for di_cpu_options.cpu_mask. */
@@ -32,14 +35,15 @@ enum { DI_CPU_AVX2 = 1 };
 
 typedef struct cpu_scratch cpu_scratch;
 
-/* The hot loops. All pointers may be unaligned. x rows of a product must be as cpu_inputs makes them:
- * zeros behind k up to a multiple of 8 (64 for FP4), and in fp4_order for FP4. */
+/* The hot loops. All pointers may be unaligned. x rows of a product must be as cpu_inputs makes
+ * them: zeros behind k up to a multiple of 8 (64 for FP4), and in fp4_order for FP4. */
 typedef struct cpu_kernels {
-    /* acc[r * CPU_TILE_N + j] = W[n0 + j] . x[r], j < n <= CPU_TILE_N, rows n0.. of one scale tile. */
+    /* acc[r * CPU_TILE_N + j] = W[n0 + j] . x[r], j < n <= CPU_TILE_N, rows n0.. of one scale tile.
+     */
     void (*product)(const di_matrix *w, int32_t n0, int32_t n, const float *const *x, int64_t x_at,
                     int32_t m, float *acc, cpu_scratch *scratch);
-    /* The order in which products read x against FP4 weights; fills up to a multiple of 64 with zeros.
-     * k a multiple of 32; may be in place. */
+    /* The order in which products read x against FP4 weights; fills up to a multiple of 64 with
+     * zeros. k a multiple of 32; may be in place. */
     void (*fp4_order)(const float *x, int64_t k, float *out);
     /* out[r * ldo + j] = a[r] . b[j] over k, in the order of `product`; a, b rows of floats. */
     void (*dots)(const float *a, int64_t lda, int32_t m, const float *b, int64_t ldb, int32_t n,
@@ -92,36 +96,33 @@ typedef struct cpu_kernels {
     void (*score)(const float *dots, int64_t ld, const float *w, int32_t heads, int32_t n,
                   bool round, float *out);
 
-    /* Keys in the order of the scores: equal scores (also -0 and 0) have equal keys; 0 for -inf and NaN.
-     * Returns how many are not 0. */
+    /* Keys in the order of the scores: equal scores (also -0 and 0) have equal keys; 0 for -inf and
+     * NaN. Returns how many are not 0. */
     int32_t (*sort_keys)(const float *scores, int64_t n, uint32_t *keys);
     /* Largest value of x; *bad: a NaN is among them. */
     float (*max)(const float *x, int64_t n, bool *bad);
     /* sum exp(x - top), in double over fixed lanes */
     double (*sum_exp)(const float *x, float top, int64_t n);
-    /* out[i] = exp(x[i] - top) */
-    void (*exp_minus)(const float *x, float top, int64_t n, float *out);
 
-    float (*peak_read)(const float *x, int64_t n);    /* peak.h */
-    float (*peak_fma)(int64_t iterations);            /* 192 operations each */
+    float (*peak_read)(const float *x, int64_t n); /* peak.h */
+    float (*peak_fma)(int64_t iterations);         /* 192 operations each */
 } cpu_kernels;
 
 /* What one team member needs for itself. */
 struct cpu_scratch {
-    float *tile;       /* [CPU_TILE_N][CPU_TILE_LD] decoded weights */
-    float *scaled;     /* [max_k] x times the scales of a weight tile */
-    float *acc, *acc2; /* [max_rows][CPU_TILE_N] */
-    float *keys;       /* [CPU_BLOCK][max(head_dim, index_dim) + CPU_KEY_PAD] */
-    float *probs;      /* [max(n_heads, index_heads)][CPU_BLOCK] */
-    float *o;          /* [n_heads][head_dim] */
-    float *state;      /* [3][n_heads]: top, sum, shrink */
-    float *scores;     /* [max_entries] */
-    float *best;       /* [max_entries], best entry of each block */
+    float *tile;         /* [CPU_TILE_N][CPU_TILE_LD] decoded weights */
+    float *scaled;       /* [max_k] x times the scales of a weight tile */
+    float *acc, *acc2;   /* [max_rows][CPU_TILE_N] */
+    float *keys;         /* [CPU_BLOCK][max(head_dim, index_dim) + CPU_KEY_PAD] */
+    float *probs;        /* [max(n_heads, index_heads)][CPU_BLOCK] */
+    float *o;            /* [n_heads][head_dim] */
+    float *state;        /* [3][n_heads]: top, sum, shrink */
+    float *scores;       /* [max_entries] */
+    float *best;         /* [max_entries], best entry of each block */
     uint32_t *sort_keys; /* [max_entries] */
-    int32_t *list;     /* [max_entries]; [window + index_top_k] of an attention list */
-    double *x;         /* [vocab] sampling */
-    float *expo;       /* [vocab] */
-    int32_t *ids;      /* [vocab] */
+    int32_t *list;       /* [max_entries]; [window + index_top_k] of an attention list */
+    double *x;           /* [vocab] sampling */
+    int32_t *ids;        /* [vocab] */
 };
 
 struct di_stream {
@@ -142,9 +143,7 @@ struct di_stream {
 bool cpu_kernels_init(cpu_kernels *kernels, uint32_t cpu_mask);
 void cpu_kernels_init_avx2(cpu_kernels *kernels);
 
-static inline void *cpu_at(di_ptr p) {
-    return (void *)(uintptr_t)p.address;
-}
+static inline void *cpu_at(di_ptr p) { return (void *)(uintptr_t)p.address; }
 
 /* ---- cpu_work.c: workspace and parallel loops ---- */
 
@@ -155,19 +154,20 @@ uint64_t cpu_scratch_bytes(const di_limits *limits);
 void cpu_scratch_layout(const di_limits *limits, uint8_t *memory, cpu_scratch *out);
 
 /* Every operation starts with cpu_begin; then takes 64-byte aligned pieces of the workspace. */
-static inline void cpu_begin(di_stream *s) {
-    s->shared_used = 0;
-}
+static inline void cpu_begin(di_stream *s) { s->shared_used = 0; }
 void *cpu_take(di_stream *s, uint64_t bytes);
 
-/* body(s, scratch, user, begin, end) over [0, n) in pieces of `grain`, each exactly once, in any order
- * on any member. `work`: the size of all of it in units of about 1 ns; small work stays here. */
-typedef void (*cpu_body)(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin, int64_t end);
+/* body(s, scratch, user, begin, end) over [0, n) in pieces of `grain`, each exactly once, in any
+ * order on any member. `work`: the size of all of it in units of about 1 ns; small work stays here.
+ */
+typedef void (*cpu_body)(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,
+                         int64_t end);
 void cpu_parallel(di_stream *s, int64_t n, int64_t grain, int64_t work, cpu_body body, void *user);
 
 /* ---- cpu_product.c ---- */
 
-/* One product of a phase: rows n_begin .. n_end - 1 of w (matrix row i goes to out[r][i - n_begin]). */
+/* One product of a phase: rows n_begin .. n_end - 1 of w (matrix row i goes to out[r][i -
+ * n_begin]). */
 typedef struct cpu_product {
     di_matrix w;
     int32_t n_begin, n_end;
@@ -194,8 +194,8 @@ static inline int64_t cpu_input_width(di_dtype dtype, int64_t k) {
 const float *const *cpu_inputs(di_stream *s, const float *x, int32_t m, int32_t groups,
                                const di_matrix *w, bool quantize);
 /* out[r] = [a](w x[r]) for one matrix */
-void cpu_product_rows(di_stream *s, const di_matrix *w, const float *const *x, float *out, int32_t m,
-                      bool round);
+void cpu_product_rows(di_stream *s, const di_matrix *w, const float *const *x, float *out,
+                      int32_t m, bool round);
 
 /* Stops the program: an operation was called with more than prepare() was told of. */
 _Noreturn void cpu_broken(const char *condition, const char *file, int line);
@@ -217,8 +217,8 @@ void cpu_rotate(const di_stream *s, float *x, int32_t width, int32_t dims, const
 
 /* ---- cpu_select.c ---- */
 
-/* Indices of the k best of n scores, ascending; ties go to the lower index, -inf and NaN are never taken.
- * Returns how many. keys: [n] scratch. */
+/* Indices of the k best of n scores, ascending; ties go to the lower index, -inf and NaN are never
+ * taken. Returns how many. keys: [n] scratch. */
 int32_t cpu_best(const di_stream *s, const float *scores, int32_t n, int32_t k, uint32_t *keys,
                  int32_t *out);
 /* Published blocks of one row (di_candidates_args). */

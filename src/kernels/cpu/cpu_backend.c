@@ -26,9 +26,7 @@ typedef struct cpu_backend {
     uint8_t *work;
 } cpu_backend;
 
-static cpu_backend *self_of(di_backend *backend) {
-    return (cpu_backend *)backend;
-}
+static cpu_backend *self_of(di_backend *backend) { return (cpu_backend *)backend; }
 
 static uint64_t workspace_bytes(const di_backend *backend, const di_limits *limits) {
     int32_t members = di_team_size(backend->stream->team);
@@ -110,8 +108,8 @@ static void fill(di_stream *s, di_ptr to, int byte, uint64_t size) {
     if (size) memset(cpu_at(to), byte, (size_t)size);
 }
 
-/* Whole pages only: the others hold neighbours' bytes. A file's pages come back when they are read; the
- * backend is told of bound, unchanged memory alone (backend.h). */
+/* Whole pages only: the others hold neighbours' bytes. A file's pages come back when they are read;
+ * the backend is told of bound, unchanged memory alone (backend.h). */
 static void discard(di_stream *s, const void *host, uint64_t size) {
     (void)s;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -120,9 +118,7 @@ static void discard(di_stream *s, const void *host, uint64_t size) {
     if (begin < end) (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
-static uint64_t mark(di_stream *s) {
-    return ++s->marks;
-}
+static uint64_t mark(di_stream *s) { return ++s->marks; }
 
 static di_status wait_mark(di_stream *s, uint64_t point, di_error *error) {
     (void)s, (void)point, (void)error;
@@ -167,18 +163,33 @@ di_status di_backend_create_cpu(di_numerics numerics, const di_cpu_options *opti
     if (!self) return di_fail(error, DI_ERR_MEMORY, "cpu backend: no memory");
     self->blocks = (block){&self->blocks, &self->blocks};
     self->base = (di_backend){
-        .name = "cpu", .ops = &cpu_ops, .numerics = numerics, .a_bytes = 4, .f_bytes = 4,
-        .stream = &self->stream, .workspace_bytes = workspace_bytes, .prepare = prepare,
-        .alloc = alloc, .free = free_memory, .bind = bind, .upload = upload, .download = download,
-        .copy = copy, .fill = fill, .discard = discard, .mark = mark, .wait = wait_mark,
+        .name = "cpu",
+        .ops = &cpu_ops,
+        .numerics = numerics,
+        .a_bytes = 4,
+        .f_bytes = 4,
+        .stream = &self->stream,
+        .workspace_bytes = workspace_bytes,
+        .prepare = prepare,
+        .alloc = alloc,
+        .free = free_memory,
+        .bind = bind,
+        .upload = upload,
+        .download = download,
+        .copy = copy,
+        .fill = fill,
+        .discard = discard,
+        .mark = mark,
+        .wait = wait_mark,
         .destroy = destroy,
     };
     di_stream *s = &self->stream;
     di_status status = DI_OK;
     if (!cpu_kernels_init(&self->kernels, options->cpu_mask)) {
-        status = di_fail(error, DI_ERR_UNSUPPORTED,
-                         "cpu backend: it needs AVX2, FMA and F16C; this CPU %s. Use the ref backend",
-                         cpu_features() ? "has them, but cpu_mask hides them" : "lacks them");
+        status =
+            di_fail(error, DI_ERR_UNSUPPORTED,
+                    "cpu backend: it needs AVX2, FMA and F16C; this CPU %s. Use the ref backend",
+                    cpu_features() ? "has them, but cpu_mask hides them" : "lacks them");
         goto done;
     }
     s->k = &self->kernels;

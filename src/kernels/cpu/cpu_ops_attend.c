@@ -6,9 +6,9 @@
 
 typedef struct qkv_job {
     const di_qkv_args *args;
-    const float *down, *kv;         /* [n_rows][Q], [n_rows][d]: raw projections */
+    const float *down, *kv; /* [n_rows][Q], [n_rows][d]: raw projections */
     const float *q_norm, *kv_norm;
-    float *angles;                  /* [n_rows][dims] */
+    float *angles; /* [n_rows][dims] */
 } qkv_job;
 
 /* Norms, and the window row as it is stored. */
@@ -55,7 +55,7 @@ void cpu_op_qkv(di_stream *s, const di_qkv_args *args) {
         {args->wkv, 0, d, u, 0, cpu_rows(s, kv, d, rows), rows, s->release},
     };
     cpu_products(s, first, 2);
-    qkv_job job = {args,   down, kv, cpu_vector(s, args->q_norm), cpu_vector(s, args->kv_norm),
+    qkv_job job = {args,  down, kv, cpu_vector(s, args->q_norm), cpu_vector(s, args->kv_norm),
                    angles};
     cpu_parallel(s, rows, 1, (int64_t)rows * (rank + 2 * d + 20 * args->rope.dims) / 2, qkv_rows,
                  &job);
@@ -94,8 +94,15 @@ typedef struct heads {
 } heads;
 
 static heads heads_start(cpu_scratch *scratch, const float *q, int32_t m, int32_t d) {
-    heads h = {q, m, d, scratch->o, scratch->state, scratch->state + m, scratch->state + 2 * m,
-               scratch->keys, d + CPU_KEY_PAD};
+    heads h = {q,
+               m,
+               d,
+               scratch->o,
+               scratch->state,
+               scratch->state + m,
+               scratch->state + 2 * m,
+               scratch->keys,
+               d + CPU_KEY_PAD};
     memset(h.o, 0, (size_t)m * (size_t)d * sizeof *h.o);
     for (int32_t i = 0; i < m; i++) h.top[i] = -1e30f, h.sum[i] = 0;
     return h;
@@ -110,9 +117,7 @@ static void heads_block(const di_stream *s, cpu_scratch *scratch, heads *h, int3
     s->k->values_block(scratch->probs, h->m, h->keys, h->ld, n, h->d, h->shrink, h->o);
 }
 
-static uint64_t low_bits(int32_t n) {
-    return n >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1;
-}
+static uint64_t low_bits(int32_t n) { return n >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1; }
 
 typedef struct attend_job {
     const di_attend_args *args;
@@ -194,8 +199,7 @@ static void attend_parts(di_stream *s, cpu_scratch *scratch, void *user, int64_t
                          int64_t end) {
     const attend_job *job = user;
     for (int64_t i = begin; i < end; i++)
-        attend_part(s, scratch, job, i / job->parts,
-                    (int32_t)(i % job->parts) * job->part_heads);
+        attend_part(s, scratch, job, i / job->parts, (int32_t)(i % job->parts) * job->part_heads);
 }
 
 /* Heads are split only when there are too few rows: every part decodes the keys anew. */
@@ -261,8 +265,9 @@ void cpu_op_attn_out(di_stream *s, const di_attn_out_args *args) {
     cpu_product *products = cpu_take(s, (uint64_t)groups * sizeof *products);
     for (int32_t g = 0; g < groups; g++) {
         int32_t first = n / groups * g;
-        products[g] = (cpu_product){args->wo_a, first, first + n / groups, o, g * stride,
-                                    cpu_rows(s, low + first, n, rows), rows, s->release};
+        products[g] = (cpu_product){args->wo_a, first,      first + n / groups,
+                                    o,          g * stride, cpu_rows(s, low + first, n, rows),
+                                    rows,       s->release};
     }
     cpu_products(s, products, groups);
     const float *const *x = cpu_inputs(s, low, rows, 1, &args->wo_b, true);

@@ -7,10 +7,10 @@ enum { MAX_RATIO = 64 };
 
 typedef struct compress_job {
     const di_compress_args *args;
-    const float *c, *g;           /* [n_rows][d]; g NULL at ratio 1 */
-    const int32_t *which;         /* [n_groups]: the row that completes the group */
+    const float *c, *g;   /* [n_rows][d]; g NULL at ratio 1 */
+    const int32_t *which; /* [n_groups]: the row that completes the group */
     const float *norm, *k_norm;
-    float *latent, *key;          /* [n_groups][d], [n_groups][di] */
+    float *latent, *key; /* [n_groups][d], [n_groups][di] */
 } compress_job;
 
 /* c, or g when `gate`, of a position of row t's sequence: from the step or from the ring. */
@@ -111,8 +111,7 @@ void cpu_op_compress(di_stream *s, const di_compress_args *args) {
         products[0].round = s->release;
     } else {
         g = cpu_take(s, (uint64_t)rows * (uint64_t)d * sizeof *g);
-        products[1] =
-            (cpu_product){args->wgate, 0, d, u, 0, cpu_rows(s, g, d, rows), rows, false};
+        products[1] = (cpu_product){args->wgate, 0, d, u, 0, cpu_rows(s, g, d, rows), rows, false};
     }
     cpu_products(s, products, ratio == 1 ? 1 : 2);
     compress_job job = {args, c, g, which, cpu_vector(s, args->norm), NULL, NULL, NULL};

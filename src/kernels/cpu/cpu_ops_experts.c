@@ -1,8 +1,8 @@
 /* Routing, routed experts, the shared expert.
  *
- * An expert's rows are gathered by pointers, never copied: a task is 32 (or fewer) weight rows of one
- * expert times all rows that picked it. The gate and up tiles of the same channels are one task, so
- * that h, which is quantised in groups of 32 channels, is finished there.
+ * An expert's rows are gathered by pointers, never copied: a task is 32 (or fewer) weight rows of
+ * one expert times all rows that picked it. The gate and up tiles of the same channels are one
+ * task, so that h, which is quantised in groups of 32 channels, is finished there.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -98,9 +98,7 @@ typedef struct expert_job {
     float limit;
 } expert_job;
 
-static int64_t tiles(int32_t n, int32_t height) {
-    return (n + height - 1) / height;
-}
+static int64_t tiles(int32_t n, int32_t height) { return (n + height - 1) / height; }
 
 /* Channels first .. first + n - 1 of h. */
 static void hidden_tile(di_stream *s, cpu_scratch *scratch, const expert_run *run, int32_t first,
@@ -113,8 +111,9 @@ static void hidden_tile(di_stream *s, cpu_scratch *scratch, const expert_run *ru
     }
     for (int32_t r = 0; r < run->m; r++) {
         float *h = run->h[r] + first;
-        s->k->swiglu(scratch->acc + (int64_t)r * CPU_TILE_N, scratch->acc2 + (int64_t)r * CPU_TILE_N,
-                     run->weights ? run->weights[r] : 1.0f, limit, n, s->release, h);
+        s->k->swiglu(scratch->acc + (int64_t)r * CPU_TILE_N,
+                     scratch->acc2 + (int64_t)r * CPU_TILE_N, run->weights ? run->weights[r] : 1.0f,
+                     limit, n, s->release, h);
     }
 }
 
@@ -136,7 +135,7 @@ static void hidden_tiles(di_stream *s, cpu_scratch *scratch, void *user, int64_t
 
 /* h becomes an input of w2, in place: all of it is there. */
 static void finish_hidden(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,
-                            int64_t end) {
+                          int64_t end) {
     const expert_job *job = user;
     int64_t base = 0;
     (void)scratch;
@@ -204,7 +203,12 @@ static int32_t gather(di_stream *s, const di_experts_args *a, const float *const
             {a->dtype, a->inner, a->width, at->w1, at->w1_scale},
             {a->dtype, a->inner, a->width, at->w3, at->w3_scale},
             {a->dtype, a->width, a->inner, at->w2, at->w2_scale},
-            m, in + begin, h_in + begin, h + begin, out + begin, w + begin,
+            m,
+            in + begin,
+            h_in + begin,
+            h + begin,
+            out + begin,
+            w + begin,
         };
     }
     for (int64_t t = 0; t < a->n_rows; t++)
@@ -243,8 +247,8 @@ void cpu_op_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     const float **h_in = cpu_take(s, (uint64_t)m * sizeof *h_in);
     float **h = cpu_rows(s, hidden, stride, m);
     for (int32_t r = 0; r < m; r++) in[r] = x[r], h_in[r] = h[r];
-    expert_run run = {args->w1, args->w3, args->w2,
-                      m,        in,       h_in,
-                      h,        cpu_rows(s, cpu_at(args->out), args->w2.n, m), NULL};
+    expert_run run = {args->w1, args->w3, args->w2, m,
+                      in,       h_in,     h,        cpu_rows(s, cpu_at(args->out), args->w2.n, m),
+                      NULL};
     run_experts(s, &run, 1, args->limit);
 }

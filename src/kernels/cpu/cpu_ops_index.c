@@ -100,7 +100,8 @@ static void select_row(const di_stream *s, cpu_scratch *scratch, const di_index_
 }
 
 /* Whole rows, for steps of many. */
-static void select_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin, int64_t end) {
+static void select_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,
+                        int64_t end) {
     const index_job *job = user;
     const di_index_select_args *a = job->args;
     const int32_t *pos = cpu_at(a->batch.pos);
@@ -192,8 +193,7 @@ void cpu_op_candidates(di_stream *s, const di_candidates_args *args) {
         cpu_candidate_blocks(s, &s->scratch[0],
                              (const float *)cpu_at(args->scores) + t * args->n_keys, args->n_keys,
                              ((const int32_t *)cpu_at(args->visible))[t], args->top_blocks,
-                             args->block_size,
-                             (int32_t *)cpu_at(args->out) + t * args->top_blocks);
+                             args->block_size, (int32_t *)cpu_at(args->out) + t * args->top_blocks);
 }
 
 void cpu_op_top_k(di_stream *s, const di_top_k_args *args) {
@@ -213,7 +213,8 @@ void cpu_op_top_k(di_stream *s, const di_top_k_args *args) {
                 }
             }
         }
-        int32_t count = cpu_best(s, blocks ? own->scores : scores, n, args->top_k, own->sort_keys, out);
+        int32_t count =
+            cpu_best(s, blocks ? own->scores : scores, n, args->top_k, own->sort_keys, out);
         for (int32_t i = 0; i < count && blocks; i++) out[i] = own->list[out[i]];
         for (int32_t i = count; i < args->top_k; i++) out[i] = -1;
     }

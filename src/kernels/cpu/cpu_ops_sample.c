@@ -1,8 +1,8 @@
 /* Sampling: exactly the definition of di_sample_args, without doing all of its work.
  *
- * Sorting is partial: the best ids are selected by a quickselect in growing portions. Gumbel noise is
- * drawn only for ids that can still win: noise g > y needs a uniform u with 1 - u < exp(-y), so one
- * comparison after the (cheap) generator spares two logarithms, and ids more than 38 below the
+ * Sorting is partial: the best ids are selected by a quickselect in growing portions. Gumbel noise
+ * is drawn only for ids that can still win: noise g > y needs a uniform u with 1 - u < exp(-y), so
+ * one comparison after the (cheap) generator spares two logarithms, and ids more than 38 below the
  * best cannot win at all, because 53-bit noise stays below 37.5.
  */
 #include <math.h>
@@ -26,8 +26,8 @@ static void adjust(const row *r) {
     const di_sample_params *p = r->p;
     const int32_t *counts = cpu_at(a->counts);
     for (int32_t id = 0; id < a->vocab; id++) r->x[id] = (double)r->logits[id];
-    bool penalties = p->repetition_penalty != 1 || p->presence_penalty != 0 ||
-                     p->frequency_penalty != 0;
+    bool penalties =
+        p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
     if (counts && penalties) {
         const int32_t *own = counts + (int64_t)p->slot * a->vocab;
         double repetition = (double)p->repetition_penalty;
@@ -46,7 +46,8 @@ static void adjust(const row *r) {
         r->x[bias->id] += (double)bias->value;
     }
     if (p->mask < 0) return;
-    const uint32_t *mask = (const uint32_t *)cpu_at(a->masks) + (int64_t)p->mask * ((a->vocab + 31) / 32);
+    const uint32_t *mask =
+        (const uint32_t *)cpu_at(a->masks) + (int64_t)p->mask * ((a->vocab + 31) / 32);
     for (int32_t id = 0; id < a->vocab; id++)
         if ((mask[id / 32] >> (id % 32) & 1u) == 0) r->x[id] = -INFINITY;
 }
@@ -118,8 +119,8 @@ static int32_t prefix_of(const row *r, int32_t n, double total, double top) {
     return kept;
 }
 
-/* Leaves the kept ids at the front of r->ids, in any order, and returns their number. `top`: largest x;
- * ids holds n ids, those with x = -inf left out. */
+/* Leaves the kept ids at the front of r->ids, in any order, and returns their number. `top`:
+ * largest x; ids holds n ids, those with x = -inf left out. */
 static int32_t truncate(const row *r, int32_t n, double top) {
     const di_sample_params *p = r->p;
     if (p->top_k > 0 && p->top_k < n) {
@@ -153,15 +154,12 @@ typedef struct winner {
 
 static void consider(const row *r, winner *w, int32_t id) {
     double y = r->x[id] + di_gumbel(r->p->seed, r->position, id);
-    if (w->token < 0 || y > w->best || (y == w->best && id < w->token))
-        *w = (winner){y, id};
+    if (w->token < 0 || y > w->best || (y == w->best && id < w->token)) *w = (winner){y, id};
 }
 
 /* Whether u may give noise that lifts x to `best`: -log(-log u) >= best - x needs
  * 1 - u <= -log u <= exp(x - best). The margin covers the rounding of exp. */
-static bool may_win(double u, double x, double best) {
-    return 1 - u <= exp(x - best) * (1 + 1e-9);
-}
+static bool may_win(double u, double x, double best) { return 1 - u <= exp(x - best) * (1 + 1e-9); }
 
 static double uniform_of(const row *r, int32_t id) {
     uint32_t words[4];
@@ -256,7 +254,8 @@ static void sample_row(di_stream *s, cpu_scratch *scratch, const di_sample_args 
     ((float *)cpu_at(a->logprob))[i] = logprob;
 }
 
-static void sample_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin, int64_t end) {
+static void sample_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,
+                        int64_t end) {
     for (int64_t i = begin; i < end; i++) sample_row(s, scratch, user, i);
 }
 
@@ -276,7 +275,8 @@ void cpu_op_tally(di_stream *s, const di_tally_args *args) {
     const int32_t *tokens = cpu_at(args->tokens), *slots = cpu_at(args->slots);
     for (int32_t i = 0; i < args->n; i++) {
         if (tokens[i] < 0) continue;
-        int32_t *count = (int32_t *)cpu_at(args->counts) + (int64_t)slots[i] * args->vocab + tokens[i];
+        int32_t *count =
+            (int32_t *)cpu_at(args->counts) + (int64_t)slots[i] * args->vocab + tokens[i];
         if (args->prompt)
             *count |= DI_COUNT_PROMPT;
         else

@@ -78,11 +78,11 @@ static int64_t token_class(const di_engram_hash_args *a, int32_t t, int64_t posi
     int32_t length = ((const int32_t *)cpu_at(b->length))[slot], token;
     if (position < 0) return a->pad_class;
     if (position >= length)
-        token = ((const int32_t *)cpu_at(b->token))[((const int32_t *)cpu_at(b->first))[t] +
-                                                    (position - length)];
+        token = ((const int32_t *)cpu_at(
+            b->token))[((const int32_t *)cpu_at(b->first))[t] + (position - length)];
     else
-        token = ((const int32_t *)cpu_at(a->history))[(int64_t)slot * a->history_slots +
-                                                      position % a->history_slots];
+        token = ((const int32_t *)cpu_at(
+            a->history))[(int64_t)slot * a->history_slots + position % a->history_slots];
     return ((const int32_t *)cpu_at(a->token_map))[token];
 }
 

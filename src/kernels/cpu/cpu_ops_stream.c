@@ -4,9 +4,7 @@
 
 #include "kernels/cpu/cpu.h"
 
-static float sigmoid(float x) {
-    return 1.0f / (1.0f + expf(-x));
-}
+static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 /* model.md 3.5, for any number of streams; four have a vector form. */
 static void sinkhorn(const di_stream *s, float *c, int32_t hc, int32_t iters, float eps) {
@@ -43,7 +41,8 @@ static void mix_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t beg
     const int64_t n = (int64_t)hc * a->width;
     (void)scratch;
     for (int64_t t = begin; t < end; t++) {
-        const float *v = (const float *)cpu_at(a->streams) + t * n, *raw = job->raw + t * (2 + hc) * hc;
+        const float *v = (const float *)cpu_at(a->streams) + t * n,
+                    *raw = job->raw + t * (2 + hc) * hc;
         float *pre = (float *)cpu_at(a->pre) + t * hc, *post = (float *)cpu_at(a->post) + t * hc;
         float *comb = (float *)cpu_at(a->comb) + t * hc * hc;
         double mean = (double)s->k->sum_squares(v, n) / (double)n;

@@ -21,7 +21,8 @@ typedef struct input_job {
     bool quantize, fp4;
 } input_job;
 
-static void make_inputs(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin, int64_t end) {
+static void make_inputs(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,
+                        int64_t end) {
     const input_job *job = user;
     (void)scratch;
     for (int64_t i = begin * job->groups; i < end * job->groups; i++) {
@@ -109,8 +110,8 @@ void cpu_products(di_stream *s, const cpu_product *products, int32_t n) {
     cpu_parallel(s, tiles, tiles / (8 * s->n_members), work, run_tiles, &job);
 }
 
-void cpu_product_rows(di_stream *s, const di_matrix *w, const float *const *x, float *out, int32_t m,
-                      bool round) {
+void cpu_product_rows(di_stream *s, const di_matrix *w, const float *const *x, float *out,
+                      int32_t m, bool round) {
     cpu_product p = {*w, 0, w->n, x, 0, cpu_rows(s, out, w->n, m), m, round};
     cpu_products(s, &p, 1);
 }
@@ -127,8 +128,14 @@ void cpu_op_linear(di_stream *s, const di_linear_args *args) {
     cpu_product *products = cpu_take(s, (uint64_t)groups * sizeof *products);
     for (int32_t g = 0; g < groups; g++) {
         int32_t first = n / groups * g;
-        products[g] = (cpu_product){args->w, first, first + n / groups, x, g * stride,
-                                    cpu_rows(s, out + first, n, args->n_rows), args->n_rows, round};
+        products[g] = (cpu_product){args->w,
+                                    first,
+                                    first + n / groups,
+                                    x,
+                                    g * stride,
+                                    cpu_rows(s, out + first, n, args->n_rows),
+                                    args->n_rows,
+                                    round};
     }
     cpu_products(s, products, groups);
 }

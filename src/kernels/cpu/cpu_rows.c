@@ -1,4 +1,5 @@
-/* What operations do with one row, and the operations that are only that: norms, RoPE, quantisers. */
+/* What operations do with one row, and the operations that are only that: norms, RoPE, quantisers.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -105,8 +106,7 @@ void cpu_op_pool(di_stream *s, const di_pool_args *args) {
             c[j] = (const float *)cpu_at(args->kv) + (i * ratio + j) * width;
             g[j] = (const float *)cpu_at(args->gate) + (i * ratio + j) * width;
         }
-        s->k->pool(c, g, args->ratio, width, s->release,
-                   (float *)cpu_at(args->out) + i * width);
+        s->k->pool(c, g, args->ratio, width, s->release, (float *)cpu_at(args->out) + i * width);
     }
 }
 

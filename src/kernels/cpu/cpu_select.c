@@ -6,8 +6,8 @@
 
 enum { BITS = 11, BINS = 1 << BITS };
 
-/* Keys are 0 for what is never taken. The largest key such that at least k keys are not below it; *above: how many are above it. At least
- * k keys are not 0. */
+/* Keys are 0 for what is never taken. The largest key such that at least k keys are not below it;
+ * *above: how many are above it. At least k keys are not 0. */
 static uint32_t kth_key(const uint32_t *keys, int32_t n, int32_t k, int32_t *above) {
     static const int shifts[3] = {21, 10, 0};
     uint32_t prefix = 0, mask = 0;

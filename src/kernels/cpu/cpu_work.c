@@ -10,13 +10,9 @@ _Noreturn void cpu_broken(const char *condition, const char *file, int line) {
     abort();
 }
 
-static uint64_t most(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
+static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static uint64_t round64(uint64_t bytes) {
-    return (bytes + 63) / 64 * 64;
-}
+static uint64_t round64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /* Longest row that a product can read, with room for the padding of groups. */
 static uint64_t input_width(const di_limits *l) {
@@ -32,13 +28,12 @@ uint64_t cpu_shared_bytes(const di_limits *l) {
     uint64_t rows = most((uint64_t)l->max_rows, (uint64_t)l->max_out) + 1;
     uint64_t picks = rows * ((uint64_t)l->top_k + 1);
     uint64_t width = (uint64_t)l->width, hc = (uint64_t)l->hc, d = (uint64_t)l->head_dim;
-    uint64_t a_row = 2 * input_width(l)                        /* inputs of two products */
-                     + (uint64_t)l->q_rank + 5 * d + 3 * (uint64_t)l->index_dim
-                     + (uint64_t)l->index_heads * ((uint64_t)l->index_dim + 2)
-                     + (uint64_t)l->o_low + 2 * (uint64_t)l->inner + width
-                     + (2 + hc) * hc + (uint64_t)l->n_experts + 64;
-    uint64_t floats = rows * a_row + picks * (2 * (uint64_t)l->inner + 96)
-                      + 2 * hc * width + 4 * (width + d + (uint64_t)l->q_rank) + 3 * hc * hc;
+    uint64_t a_row = 2 * input_width(l) /* inputs of two products */
+                     + (uint64_t)l->q_rank + 5 * d + 3 * (uint64_t)l->index_dim +
+                     (uint64_t)l->index_heads * ((uint64_t)l->index_dim + 2) + (uint64_t)l->o_low +
+                     2 * (uint64_t)l->inner + width + (2 + hc) * hc + (uint64_t)l->n_experts + 64;
+    uint64_t floats = rows * a_row + picks * (2 * (uint64_t)l->inner + 96) + 2 * hc * width +
+                      4 * (width + d + (uint64_t)l->q_rank) + 3 * hc * hc;
     uint64_t pointers = 16 * picks + 32 * rows;
     return round64(4 * floats + 8 * pointers + 512 * (uint64_t)l->n_experts + (1 << 16));
 }
@@ -73,7 +68,6 @@ static uint64_t lay_out(const di_limits *l, uint8_t *memory, cpu_scratch *out) {
     out->sort_keys = region(&r, 4 * entries);
     out->list = region(&r, 4 * entries);
     out->x = region(&r, 8 * vocab);
-    out->expo = region(&r, 4 * vocab);
     out->ids = region(&r, 4 * vocab);
     return r.used;
 }
@@ -115,8 +109,7 @@ static void loop_member(void *user, int32_t member, int32_t n_members) {
     }
 }
 
-void cpu_parallel(di_stream *s, int64_t n, int64_t grain, int64_t work, cpu_body body,
-                  void *user) {
+void cpu_parallel(di_stream *s, int64_t n, int64_t grain, int64_t work, cpu_body body, void *user) {
     if (n <= 0) return;
     if (grain < 1) grain = 1;
     if (s->n_members == 1 || n <= grain || work < CPU_SMALL_WORK) {

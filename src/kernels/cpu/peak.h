@@ -1,4 +1,5 @@
-/* What this machine can do at most, measured: the yardstick of kernelcheck --bench and the benches. */
+/* What this machine can do at most, measured: the yardstick of kernelcheck --bench and the benches.
+ */
 #ifndef DI_KERNELS_CPU_PEAK_H
 #define DI_KERNELS_CPU_PEAK_H
 

@@ -7,7 +7,7 @@
 #include "kernels/cpu/simd_avx2.h"
 
 enum {
-    ROW_CHUNK = 48,        /* x rows that pass over a tile while their block stays in L2 */
+    ROW_CHUNK = 48, /* x rows that pass over a tile while their block stays in L2 */
     FEW_ROWS = 12,
     TILE_LD = CPU_TILE_LD, /* floats between rows of a decoded tile */
 };
@@ -60,7 +60,8 @@ static void decode_fp4(const uint8_t *pairs, const uint8_t *scales, int32_t k, f
     for (int32_t i = 0; i < k; i += 64) {
         bool whole = i + 64 <= k;
         fp4_values(whole ? load_fp4(pairs + i / 2, scales + i / 32)
-                         : load_fp4_half(pairs + i / 2, scales + i / 32), v);
+                         : load_fp4_half(pairs + i / 2, scales + i / 32),
+                   v);
         for (int j = 0; j < 8; j++) _mm256_storeu_ps(out + i + 8 * j, v[j]);
     }
 }
@@ -88,12 +89,8 @@ static void decode_row(const di_matrix *w, int64_t n, int64_t k0, int32_t k, flo
     case DI_FP4_PAIR:
         decode_fp4(data + (n * w->k + k0) / 2, scale + n * scales_a_row + k0 / 32, k, out);
         break;
-    case DI_BF16:
-        decode_plain(data + (n * w->k + k0) * 2, true, k, out);
-        break;
-    default:
-        decode_plain(data + (n * w->k + k0) * 4, false, k, out);
-        break;
+    case DI_BF16: decode_plain(data + (n * w->k + k0) * 2, true, k, out); break;
+    default: decode_plain(data + (n * w->k + k0) * 4, false, k, out); break;
     }
 }
 
@@ -112,7 +109,8 @@ static void decode_tile(const di_matrix *w, int64_t n0, int32_t n, int64_t k0, i
 
 /* ---- register tiles ---- */
 
-/* out_r = the sums of x_r with 4 rows of w, over k8 vectors. `rows` is a constant where it is called. */
+/* out_r = the sums of x_r with 4 rows of w, over k8 vectors. `rows` is a constant where it is
+ * called. */
 CPU_INLINE void micro(int rows, const float *x0, const float *x1, const float *x2, const float *w,
                       int64_t ldw, int32_t k8, __m128 out[3]) {
     __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
@@ -164,8 +162,7 @@ static void tile_times_rows(const float *tile, int32_t n, int32_t k8, const floa
                 const float *x2 = rows > 2 ? x[r + 2] + x_at : x0;
                 for (int32_t j = j0; j < n && j < j0 + 8; j += 4) {
                     __m128 sums[3];
-                    micro_any(rows, x0, x1, x2, tile + (int64_t)j * TILE_LD, TILE_LD, k8,
-                              sums);
+                    micro_any(rows, x0, x1, x2, tile + (int64_t)j * TILE_LD, TILE_LD, k8, sums);
                     for (int32_t i = 0; i < rows && i < 3; i++)
                         add_block(acc + (int64_t)(r + i) * CPU_TILE_N + j, sums[i], first);
                 }
@@ -182,8 +179,8 @@ static void product_by_tiles(const di_matrix *w, int64_t n0, int32_t n, const fl
     }
 }
 
-void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *const *x, int64_t x_at,
-                      int32_t m, float *acc, cpu_scratch *scratch) {
+void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *const *x,
+                      int64_t x_at, int32_t m, float *acc, cpu_scratch *scratch) {
     if (m == 1 && cpu_product_one_row(w, n0, n, x[0] + x_at, acc, scratch->scaled)) return;
     /* Few rows do not pay for a tile's way through L2: take parts of it that stay in L1. */
     int32_t height = m <= FEW_ROWS ? 8 : n;

@@ -1,8 +1,8 @@
 /* Products of a single x row with AVX2: decoding is fused with the FMA.
  *
- * The sums are those of product_avx2.c term by term. A FP8 scale belongs to 32 rows, so x takes it, once
- * for the tile. A power of two makes that exact; where it would leave the range of floats, the tile
- * is done the other way.
+ * The sums are those of product_avx2.c term by term. A FP8 scale belongs to 32 rows, so x takes it,
+ * once for the tile. A power of two makes that exact; where it would leave the range of floats, the
+ * tile is done the other way.
  */
 #include "kernels/cpu/simd_avx2.h"
 
@@ -49,9 +49,10 @@ CPU_INLINE __m256 fma_f32(const uint8_t *words, const float *x, __m256 acc) {
     return _mm256_fmadd_ps(_mm256_loadu_ps(x), load_f32(words), acc);
 }
 
-/* Fetches the next four rows while these are worked on: the hardware's own prefetching stops at every
- * page. Rows of a page or more are fetched side by side, shorter ones in the order of addresses
- * (measured: four streams in one page are slow). Behind the end of a matrix this does nothing. */
+/* Fetches the next four rows while these are worked on: the hardware's own prefetching stops at
+ * every page. Rows of a page or more are fetched side by side, shorter ones in the order of
+ * addresses (measured: four streams in one page are slow). Behind the end of a matrix this does
+ * nothing. */
 typedef struct fetch {
     const uint8_t *rows;
     int64_t apart, speed;
@@ -64,13 +65,15 @@ CPU_INLINE void fetch_ahead(fetch f, int64_t at) { /* at: a multiple of 64 */
         _mm_prefetch((const char *)(f.rows + f.speed * at + f.apart * j), _MM_HINT_T0);
 }
 
-/* Four weight rows against one x, K by blocks. Rows are consecutive; those past `last` repeat it. */
+/* Four weight rows against one x, K by blocks. Rows are consecutive; those past `last` repeat it.
+ */
 CPU_INLINE void four_rows(di_dtype dtype, const di_matrix *w, int64_t n0, int64_t last,
                           const float *x, float *acc) {
     const int64_t k = w->k, s = (k + 31) / 32;
-    const int64_t row_bytes = dtype == DI_F8_E4M3 ? k : dtype == DI_FP4_PAIR ? k / 2
-                              : dtype == DI_BF16  ? 2 * k
-                                                  : 4 * k;
+    const int64_t row_bytes = dtype == DI_F8_E4M3    ? k
+                              : dtype == DI_FP4_PAIR ? k / 2
+                              : dtype == DI_BF16     ? 2 * k
+                                                     : 4 * k;
     const uint8_t *data = cpu_at(w->data), *scale = cpu_at(w->scale);
     const uint8_t *d[4], *e[4] = {0};
     const fetch next = fetch_start(data + (n0 + 4) * row_bytes, row_bytes);
@@ -122,11 +125,11 @@ CPU_INLINE void four_rows(di_dtype dtype, const di_matrix *w, int64_t n0, int64_
 }
 
 static void four_rows_fp8(const di_matrix *w, int64_t n0, int64_t last, const float *x,
-                           float *acc) {
+                          float *acc) {
     four_rows(DI_F8_E4M3, w, n0, last, x, acc);
 }
 static void four_rows_fp4(const di_matrix *w, int64_t n0, int64_t last, const float *x,
-                           float *acc) {
+                          float *acc) {
     four_rows(DI_FP4_PAIR, w, n0, last, x, acc);
 }
 static void four_rows_bf16(const di_matrix *w, int64_t n0, int64_t last, const float *x,
@@ -134,7 +137,7 @@ static void four_rows_bf16(const di_matrix *w, int64_t n0, int64_t last, const f
     four_rows(DI_BF16, w, n0, last, x, acc);
 }
 static void four_rows_f32(const di_matrix *w, int64_t n0, int64_t last, const float *x,
-                           float *acc) {
+                          float *acc) {
     four_rows(DI_F32, w, n0, last, x, acc);
 }
 
@@ -149,15 +152,9 @@ bool cpu_product_one_row(const di_matrix *w, int64_t n0, int32_t n, const float 
         x = scaled;
         rows = four_rows_fp8;
         break;
-    case DI_FP4_PAIR:
-        rows = four_rows_fp4;
-        break;
-    case DI_BF16:
-        rows = four_rows_bf16;
-        break;
-    default:
-        rows = four_rows_f32;
-        break;
+    case DI_FP4_PAIR: rows = four_rows_fp4; break;
+    case DI_BF16: rows = four_rows_bf16; break;
+    default: rows = four_rows_f32; break;
     }
     if (w->k % 8) return false;
     for (int32_t j = 0; j < n; j += 4) rows(w, n0 + j, n0 + n - 1, x, acc + j);

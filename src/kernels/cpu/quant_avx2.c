@@ -15,12 +15,8 @@ static float float_of(uint32_t bits) {
     return x;
 }
 
-CPU_INLINE __m256 magnitude(__m256 x) {
-    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
-}
-CPU_INLINE __m256 sign_of(__m256 x) {
-    return _mm256_and_ps(_mm256_set1_ps(-0.0f), x);
-}
+CPU_INLINE __m256 magnitude(__m256 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+CPU_INLINE __m256 sign_of(__m256 x) { return _mm256_and_ps(_mm256_set1_ps(-0.0f), x); }
 
 /* E8M0 byte of P2: the smallest power of two that is not below the product. */
 static uint8_t power_byte(float product) {
@@ -33,8 +29,8 @@ static float inverse_power(uint8_t byte) {
     return byte < 254 ? float_of((uint32_t)(254 - byte) << 23) : float_of(0x00400000u);
 }
 
-/* |v| <= 448 -> its neighbour on the E4M3 grid, ties to even. Adding 2^20 times the value's power of
- * two (at least 2^-6) leaves three mantissa bits. */
+/* |v| <= 448 -> its neighbour on the E4M3 grid, ties to even. Adding 2^20 times the value's power
+ * of two (at least 2^-6) leaves three mantissa bits. */
 CPU_INLINE __m256 round_e4m3(__m256 v) {
     const __m256i exponent = _mm256_set1_epi32(0x7F800000);
     __m256 power = _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(v), exponent));
@@ -52,12 +48,14 @@ CPU_INLINE __m256i code_e4m3(__m256 q) {
     return _mm256_blendv_epi8(normal, small, _mm256_castps_si256(is_small));
 }
 
-/* e2m1 codes, without sign, of 0 <= v <= 6: how many middles lie below, a tie going to the even code */
+/* e2m1 codes, without sign, of 0 <= v <= 6: how many middles lie below, a tie going to the even
+ * code */
 CPU_INLINE __m256i code_e2m1(__m256 v) {
     __m256i code = _mm256_setzero_si256();
 #define STEP(middle, compare)                                                                      \
-    code = _mm256_sub_epi32(                                                                       \
-        code, _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_set1_ps(middle), compare)))
+    code =                                                                                         \
+        _mm256_sub_epi32(code,                                                                     \
+                         _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_set1_ps(middle), compare)))
     STEP(0.25f, _CMP_GT_OQ);
     STEP(0.75f, _CMP_GE_OQ);
     STEP(1.25f, _CMP_GT_OQ);
@@ -97,12 +95,13 @@ static void quantize_q8(const float *x, int64_t n, uint8_t *codes, uint8_t *scal
         __m256 inverse = _mm256_set1_ps(inverse_power(byte)), s = _mm256_set1_ps(scale_e8m0(byte));
         __m256i code[4];
         for (int j = 0; j < 4; j++) {
-            __m256 ratio = _mm256_min_ps(magnitude(_mm256_mul_ps(v[j], inverse)),
-                                         _mm256_set1_ps(448.0f));
+            __m256 ratio =
+                _mm256_min_ps(magnitude(_mm256_mul_ps(v[j], inverse)), _mm256_set1_ps(448.0f));
             __m256 q = round_e4m3(ratio), sign = sign_of(v[j]);
-            if (values) _mm256_storeu_ps(values + i + 8 * j, _mm256_or_ps(_mm256_mul_ps(q, s), sign));
-            code[j] = _mm256_or_si256(code_e4m3(q),
-                                      _mm256_srli_epi32(_mm256_castps_si256(sign), 24));
+            if (values)
+                _mm256_storeu_ps(values + i + 8 * j, _mm256_or_ps(_mm256_mul_ps(q, s), sign));
+            code[j] =
+                _mm256_or_si256(code_e4m3(q), _mm256_srli_epi32(_mm256_castps_si256(sign), 24));
         }
         if (codes) _mm256_storeu_si256((__m256i *)(codes + i), pack_bytes(code));
     }
@@ -120,7 +119,8 @@ CPU_INLINE __m256i quantize8_e2m1(__m256 x, __m256 ratio, __m256 scale, float *v
     return _mm256_or_si256(code, _mm256_srli_epi32(_mm256_castps_si256(sign), 28));
 }
 
-static void quantize_q4i(const float *x, int64_t n, uint8_t *codes, uint8_t *scales, float *values) {
+static void quantize_q4i(const float *x, int64_t n, uint8_t *codes, uint8_t *scales,
+                         float *values) {
     for (int64_t i = 0; i < n; i += 32) {
         __m256 v[4], top = _mm256_set1_ps(6 * 0x1p-126f);
         for (int j = 0; j < 4; j++) {
@@ -138,7 +138,8 @@ static void quantize_q4i(const float *x, int64_t n, uint8_t *codes, uint8_t *sca
     }
 }
 
-static void quantize_q4c(const float *x, int64_t n, uint8_t *codes, uint8_t *scales, float *values) {
+static void quantize_q4c(const float *x, int64_t n, uint8_t *codes, uint8_t *scales,
+                         float *values) {
     for (int64_t i = 0; i < n; i += 32) {
         __m256i code[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
                            _mm256_setzero_si256()};

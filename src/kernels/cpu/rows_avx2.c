@@ -153,8 +153,8 @@ static void pool(const float *const *c, const float *const *g, int32_t ratio, in
     }
 }
 
-/* Sinkhorn of 4 x 4: normalising the rows is normalising the columns of the transpose, and sums down
- * columns need no shuffles. */
+/* Sinkhorn of 4 x 4: normalising the rows is normalising the columns of the transpose, and sums
+ * down columns need no shuffles. */
 static void comb4(float *comb, int32_t iters, float eps) {
     __m128 r[4], small = _mm_set1_ps(eps);
     for (int i = 0; i < 4; i++) r[i] = _mm_loadu_ps(comb + 4 * i);
@@ -231,12 +231,6 @@ static double sum_exp(const float *x, float top, int64_t n) {
     return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 }
 
-static void exp_minus(const float *x, float top, int64_t n, float *out) {
-    __m256 t = _mm256_set1_ps(top);
-    for (int64_t i = 0; i < n; i += 8)
-        store_n(out + i, n - i, exp8(_mm256_sub_ps(load_n(x + i, n - i), t)));
-}
-
 void cpu_rows_init_avx2(cpu_kernels *kernels) {
     kernels->round_bf16 = round_bf16;
     kernels->bf16_to_f32 = bf16_to_f32;
@@ -253,5 +247,4 @@ void cpu_rows_init_avx2(cpu_kernels *kernels) {
     kernels->sort_keys = sort_keys;
     kernels->max = max_of;
     kernels->sum_exp = sum_exp;
-    kernels->exp_minus = exp_minus;
 }

@@ -1,7 +1,7 @@
 /* AVX2 pieces shared by the *_avx2.c files: reductions, rounding, exp, decoding of codes.
  *
- * FMA appears only where it is written. Whatever a lane computes depends on its own value alone, so a
- * value's place in a vector never shows in its bits.
+ * FMA appears only where it is written. Whatever a lane computes depends on its own value alone, so
+ * a value's place in a vector never shows in its bits.
  */
 #ifndef DI_KERNELS_CPU_SIMD_AVX2_H
 #define DI_KERNELS_CPU_SIMD_AVX2_H
@@ -20,9 +20,7 @@ CPU_INLINE __m128 reduce4(__m256 a, __m256 b, __m256 c, __m256 d) {
     return _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
 }
 
-CPU_INLINE float reduce1(__m256 a) {
-    return _mm_cvtss_f32(reduce4(a, a, a, a));
-}
+CPU_INLINE float reduce1(__m256 a) { return _mm_cvtss_f32(reduce4(a, a, a, a)); }
 
 CPU_INLINE float reduce_max(__m256 a) {
     __m128 t = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -38,9 +36,7 @@ CPU_INLINE __m256 to_bf16(__m256 x) {
     return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0xFFFF0000u)));
 }
 
-CPU_INLINE __m256 to_a(__m256 x, bool round) {
-    return round ? to_bf16(x) : x;
-}
+CPU_INLINE __m256 to_a(__m256 x, bool round) { return round ? to_bf16(x) : x; }
 
 /* First n < 8 values, zeros behind; and the store of n values. */
 CPU_INLINE __m256i tail_mask(int64_t n) {
@@ -93,8 +89,9 @@ CPU_INLINE float scale_e8m0(uint8_t byte) {
     return value;
 }
 
-/* 16 E4M3 codes -> 16 halves worth code * 2^-8: E4M3 is a half with its exponent moved by 8, subnormals
- * included. (The NaN codes 0x7F and 0xFF, which no checkpoint has, come out as +-480.) */
+/* 16 E4M3 codes -> 16 halves worth code * 2^-8: E4M3 is a half with its exponent moved by 8,
+ * subnormals included. (The NaN codes 0x7F and 0xFF, which no checkpoint has, come out as +-480.)
+ */
 CPU_INLINE __m256i e4m3_halves(const uint8_t *codes) {
     __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)codes));
     return _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xBFFF));
@@ -106,11 +103,12 @@ CPU_INLINE __m256 halves_high(__m256i halves) {
     return _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
 }
 
-/* 32 e2m1 codes (16 bytes) -> four vectors of 8 values, in order. The upper byte of a half decides. */
+/* 32 e2m1 codes (16 bytes) -> four vectors of 8 values, in order. The upper byte of a half decides.
+ */
 CPU_INLINE void e2m1_values(const uint8_t *pairs, __m256 out[4]) {
-    const __m128i table = _mm_setr_epi8(0x00, 0x38, 0x3C, 0x3E, 0x40, 0x42, 0x44, 0x46, (char)0x80,
-                                        (char)0xB8, (char)0xBC, (char)0xBE, (char)0xC0, (char)0xC2,
-                                        (char)0xC4, (char)0xC6);
+    const __m128i table =
+        _mm_setr_epi8(0x00, 0x38, 0x3C, 0x3E, 0x40, 0x42, 0x44, 0x46, (char)0x80, (char)0xB8,
+                      (char)0xBC, (char)0xBE, (char)0xC0, (char)0xC2, (char)0xC4, (char)0xC6);
     const __m128i nibble = _mm_set1_epi8(15), zero = _mm_setzero_si128();
     __m128i bytes = _mm_loadu_si128((const __m128i *)pairs);
     __m128i even = _mm_shuffle_epi8(table, _mm_and_si128(bytes, nibble));
@@ -124,7 +122,8 @@ CPU_INLINE void e2m1_values(const uint8_t *pairs, __m256 out[4]) {
 
 /* ---- weights of products ---- */
 
-/* Order of bytes that moves bytes 0..7, or 8..15, to the tops of 8 lanes; both halves hold all 16. */
+/* Order of bytes that moves bytes 0..7, or 8..15, to the tops of 8 lanes; both halves hold all 16.
+ */
 CPU_INLINE __m256i tops(bool upper) {
     return upper ? _mm256_setr_epi32(0x08FFFFFF, 0x09FFFFFF, 0x0AFFFFFF, 0x0BFFFFFF, 0x0CFFFFFF,
                                      0x0DFFFFFF, 0x0EFFFFFF, 0x0FFFFFFF)
@@ -143,7 +142,8 @@ CPU_INLINE __m256 e4m3_floats(__m256i codes, bool upper) {
         _mm256_and_si256(_mm256_srai_epi32(top, 4), _mm256_set1_epi32((int)0x87F00000u)));
 }
 
-/* For every E8M0 byte the 16 e2m1 values times that scale, as bf16 (exact): upper and lower bytes. */
+/* For every E8M0 byte the 16 e2m1 values times that scale, as bf16 (exact): upper and lower bytes.
+ */
 typedef struct fp4_table {
     uint8_t high[16], low[16];
 } fp4_table;
@@ -160,8 +160,10 @@ CPU_INLINE fp4_block load_fp4(const uint8_t *pairs, const uint8_t *scales) {
     const __m128i *bh = (const __m128i *)b->high, *bl = (const __m128i *)b->low;
     return (fp4_block){
         _mm256_loadu_si256((const __m256i *)pairs),
-        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(ah)), _mm_loadu_si128(bh), 1),
-        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(al)), _mm_loadu_si128(bl), 1),
+        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(ah)), _mm_loadu_si128(bh),
+                                1),
+        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(al)), _mm_loadu_si128(bl),
+                                1),
     };
 }
 /* The last 32 of a row where k % 64 is 32; the other half is 0. */
@@ -175,8 +177,8 @@ CPU_INLINE fp4_block load_fp4_half(const uint8_t *pairs, const uint8_t *scales) 
 }
 
 /* The values, in FP4 order: a 32-bit lane holds two bf16, each of which is a float when it stands
- * above zeros. So vector p of half h (0..3, 0..1) has values 16 h + 4 lane + p of the first 32 in its lower
- * lanes, those of the second 32 above. x is brought into the same order (fp4_order). */
+ * above zeros. So vector p of half h (0..3, 0..1) has values 16 h + 4 lane + p of the first 32 in
+ * its lower lanes, those of the second 32 above. x is brought into the same order (fp4_order). */
 CPU_INLINE void fp4_values(fp4_block b, __m256 out[8]) {
     const __m256i nibble = _mm256_set1_epi8(15), upper = _mm256_set1_epi32((int)0xFFFF0000u);
     __m256i even = _mm256_and_si256(b.bytes, nibble);
@@ -207,14 +209,14 @@ CPU_INLINE void add_block(float *sum, __m128 block, bool first) {
     _mm_storeu_ps(sum, first ? block : _mm_add_ps(_mm_loadu_ps(sum), block));
 }
 
-/* One x row times rows n0 .. n0 + n - 1, decoding fused with FMA. False when that is not exact for this
- * tile; nothing is done then. scaled: [k] scratch. */
+/* One x row times rows n0 .. n0 + n - 1, decoding fused with FMA. False when that is not exact for
+ * this tile; nothing is done then. scaled: [k] scratch. */
 bool cpu_product_one_row(const di_matrix *w, int64_t n0, int32_t n, const float *x, float *acc,
                          float *scaled);
 
 /* The functions of cpu_kernels that live in other *_avx2.c files. */
-void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *const *x, int64_t x_at,
-                      int32_t m, float *acc, cpu_scratch *scratch);
+void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *const *x,
+                      int64_t x_at, int32_t m, float *acc, cpu_scratch *scratch);
 void cpu_dots_avx2(const float *a, int64_t lda, int32_t m, const float *b, int64_t ldb, int32_t n,
                    int32_t k, float *out, int64_t ldo);
 void cpu_fp4_order_avx2(const float *x, int64_t k, float *out);
