@@ -282,6 +282,18 @@ typedef struct di_qkv_args {
     di_ptr kv_codes, kv_scales; /* out [n_rows][head_dim], [n_rows][head_dim / 32] */
 } di_qkv_args;
 
+/* The window rows of qkv alone, for rows that ask nothing: kv of u as there (dspark.md 4). */
+typedef struct di_window_kv_args {
+    di_batch batch;
+    int32_t head_dim;
+    double eps;
+    di_rope rope;
+    di_ptr u; /* A [n_rows][D] */
+    di_matrix wkv;
+    di_vector kv_norm;
+    di_ptr kv_codes, kv_scales; /* out [n_rows][head_dim], [n_rows][head_dim / 32] */
+} di_window_kv_args;
+
 /* Latents of a KV source. ratio 1: latent = rms_norm(a(wkv u)). ratio r > 1: c = f(wkv u),
  * g = f(wgate u) of every row; for each group that is completed by a row of the step: per channel
  * softmax over the r values of g, weighted sum of c (a), rms_norm. Rows of the group that lie
@@ -451,6 +463,19 @@ typedef struct di_head_args {
     di_ptr logits; /* out F [n_out][V] */
 } di_head_args;
 
+/* One step of DSpark's token loop (dspark.md 5, 6), for n sequences. With e = embed[prev[i *
+ * prev_stride]] and hidden row h = hidden[i * hidden_stride]: logits[i] = f(base[i] + f(head . e));
+ * confidence[i] = f(proj . [h; e]), before the sigmoid. A negative prev leaves both unspecified. */
+typedef struct di_markov_args {
+    int32_t n, vocab, width, prev_stride, hidden_stride;
+    di_ptr prev;                 /* int32: the token before */
+    di_matrix embed, head, proj; /* BF16 [V, m], [V, m], [1, D + m] */
+    di_ptr base;                 /* F [n][V] */
+    di_ptr hidden;               /* A, rows of D: collapsed, before the norm */
+    di_ptr logits;               /* out F [n][V], not base */
+    di_ptr confidence;           /* out F [n] */
+} di_markov_args;
+
 /* How one row is sampled. In device memory; the host writes it for every step. */
 typedef struct di_sample_params {
     uint64_t seed;
@@ -609,15 +634,17 @@ typedef struct di_swiglu_args {
  * --------------------------------------------------------------------------------------------- */
 
 /* Every operation once. Whoever walks all operations (tables, wrappers, kernelcheck) uses this. */
+/* clang-format off */
 #define DI_EACH_OP(X)                                                                              \
-    X(step_begin)                                                                                  \
-    X(step_end)                                                                                    \
-    X(rewind) X(embed) X(engram_hash) X(engram_rows) X(engram_gate) X(mix) X(sublayer_in)          \
-        X(sublayer_out) X(stream_mean) X(linear) X(qkv) X(compress) X(index_select) X(attend)      \
-            X(window_store) X(attn_out) X(route) X(experts) X(shared_expert) X(combine) X(head)    \
-                X(sample) X(tally) X(to_f32) X(rms_norm) X(rope) X(quantize) X(pool)               \
-                    X(index_weights) X(index_scores) X(candidates) X(top_k) X(attend_list)         \
-                        X(swiglu)
+    X(step_begin) X(step_end) X(rewind) X(embed)                                                   \
+    X(engram_hash) X(engram_rows) X(engram_gate)                                                   \
+    X(mix) X(sublayer_in) X(sublayer_out) X(stream_mean)                                           \
+    X(linear) X(qkv) X(window_kv) X(compress) X(index_select) X(attend) X(window_store)            \
+    X(attn_out) X(route) X(experts) X(shared_expert) X(combine)                                    \
+    X(head) X(markov) X(sample) X(tally) X(to_f32)                                                 \
+    X(rms_norm) X(rope) X(quantize) X(pool) X(index_weights) X(index_scores) X(candidates)         \
+    X(top_k) X(attend_list) X(swiglu)
+/* clang-format on */
 
 typedef struct di_ops {
 #define DI_OP_MEMBER(name) void (*name)(di_stream * stream, const di_##name##_args *args);

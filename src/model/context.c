@@ -7,7 +7,8 @@
 
 di_context_options di_context_options_defaults(const di_config *config) {
     int64_t context = config->max_position_embeddings;
-    return (di_context_options){1, context < 32768 ? context : 32768, 256, 32, true, false, 0};
+    return (di_context_options){1, context < 32768 ? context : 32768, 256, 32, true, false, false,
+                                0};
 }
 
 static int32_t largest(int32_t a, int32_t b) { return a > b ? a : b; }
@@ -68,6 +69,9 @@ static di_status check_options(const di_config *config, const di_context_options
         return di_fail(error, DI_ERR_USAGE,
                        "context of %" PRId64 " tokens: the model takes 1 to %" PRId64,
                        o->max_context, config->max_position_embeddings);
+    }
+    if (o->drafts && config->num_nextn_predict_layers == 0) {
+        return di_fail(error, DI_ERR_USAGE, "this model has no draft layers");
     }
     return DI_OK;
 }
@@ -132,10 +136,11 @@ di_status di_context_create(di_model *model, const di_context_options *options, 
     context->margin = calloc((size_t)options->n_slots, sizeof *context->margin);
     context->cut_from = calloc((size_t)options->n_slots, sizeof *context->cut_from);
     context->upper = calloc((size_t)options->max_rows, sizeof *context->upper);
+    context->draft_params = calloc((size_t)options->n_slots, sizeof *context->draft_params);
     context->seen = calloc((size_t)options->n_slots, sizeof *context->seen);
     context->out_slots = calloc((size_t)options->max_out, sizeof *context->out_slots);
     if (!context->length || !context->margin || !context->seen || !context->out_slots ||
-        !context->cut_from || !context->upper) {
+        !context->cut_from || !context->upper || !context->draft_params) {
         status = di_fail(error, DI_ERR_MEMORY, "out of memory: slots");
         goto done;
     }
@@ -160,6 +165,7 @@ void di_context_destroy(di_context *context) {
     free(context->margin);
     free(context->cut_from);
     free(context->upper);
+    free(context->draft_params);
     free(context->seen);
     free(context->out_slots);
     free(context);

@@ -129,6 +129,17 @@ static uint64_t lay_out_page(const di_config *c, struct di_page_part *parts) {
     return at;
 }
 
+static void lay_out_drafts(planner *p, const di_config *c, const di_backend *backend,
+                           const di_context_options *o, di_context_buffers *at) {
+    uint64_t outs = o->drafts ? (uint64_t)o->max_out : 0;
+    uint64_t block = c->dspark_block_size > 0 ? (uint64_t)c->dspark_block_size : 1;
+    at->drafts = take(p, outs, 4);
+    at->draft_confidence = take(p, outs, backend->f_bytes);
+    at->draft_logits = take(p, outs / block * (uint64_t)c->vocab_size, backend->f_bytes);
+    at->draft_next = take(p, o->drafts ? (uint64_t)o->n_slots : 0, 4);
+    at->draft_export = take(p, outs, 4);
+}
+
 uint64_t di_context_lay_out(const di_config *c, const di_backend *backend,
                             const di_context_options *o, di_context *context,
                             di_context_bytes *bytes) {
@@ -137,6 +148,7 @@ uint64_t di_context_lay_out(const di_config *c, const di_backend *backend,
     struct di_page_part parts[DI_MAX_LAYERS];
     memset(parts, 0, sizeof parts);
     uint64_t slots = (uint64_t)o->n_slots, layers = (uint64_t)c->num_hidden_layers;
+    if (o->drafts) layers += (uint64_t)c->num_nextn_predict_layers;
     uint64_t ring = (uint64_t)di_config_ring_slots(c), head = (uint64_t)c->head_dim;
     int32_t pages = (int32_t)((o->max_context + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS);
     int32_t history = round_up(di_config_rollback(c) + c->engram_max_ngram_size, HISTORY_ROUND);
@@ -148,6 +160,7 @@ uint64_t di_context_lay_out(const di_config *c, const di_backend *backend,
     lay_out_replay(&p, c, backend, o, at);
     bytes->activations = p.at;
     lay_out_logits(&p, c, backend, o, at);
+    lay_out_drafts(&p, c, backend, o, at);
     bytes->logits = p.at - bytes->activations;
 
     uint64_t begin = p.at;

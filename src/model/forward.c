@@ -1,105 +1,12 @@
-/* The forward pass over one ragged step, in the order of the paper (model.md 3.4, 3.5).
- * Everything here enqueues; nothing waits and nothing looks into memory.
+/* The forward pass over one ragged step, in the order of the paper (model.md 3.4, 5, 6, 8).
+ * Everything here enqueues; nothing waits and nothing looks into memory. Blocks: block.c.
  */
 #include <inttypes.h>
 #include <string.h>
 
 #include "model/network.h"
 
-/* One step under way. */
-typedef struct pass {
-    di_context *context;
-    const di_config *config;
-    const di_context_buffers *at;
-    const di_ops *ops;
-    di_stream *stream;
-    di_batch batch;
-    int32_t published; /* layer whose compressed entries are written already, -1 */
-} pass;
-
-static void tap(const pass *p, const char *name, int32_t layer, di_ptr data, di_tap_type type,
-                int64_t row_width) {
-    di_context *context = p->context;
-    if (context->tap) {
-        context->tap(context->tap_user, name, layer, data, type, p->batch.n_rows, row_width);
-    }
-}
-
-static di_rope rope(const pass *p, bool compressed) {
-    const di_model *model = p->context->model;
-    return (di_rope){p->config->qk_rope_head_dim,
-                     compressed ? model->freq_compress : model->freq_main};
-}
-
-/* The window ring of a layer. */
-static di_window window(const pass *p, int32_t layer) {
-    uint64_t slots = (uint64_t)p->batch.n_slots * (uint64_t)p->context->ring_slots;
-    uint64_t row = (uint64_t)p->config->head_dim, at = (uint64_t)layer * slots;
-    return (di_window){di_ptr_at(p->at->window_codes, at * row),
-                       di_ptr_at(p->at->window_scales, at * (row / 32)), p->context->ring_slots};
-}
-
-/* The compressed cache that a layer reads: that of its KV source. */
-static di_pages pages(const pass *p, int32_t layer) {
-    const struct di_layer_role *role = &p->config->roles[layer];
-    if (role->ratio == 0) return (di_pages){0};
-    const struct di_page_part *part = &p->context->page_part[role->kv_source];
-    return (di_pages){.pool = p->at->page_pool,
-                      .page_bytes = p->context->page_bytes,
-                      .table = p->at->page_table,
-                      .table_stride = p->context->pages_per_slot,
-                      .ratio = role->ratio,
-                      .d = p->config->head_dim,
-                      .di = p->config->index_head_dim,
-                      .codes = part->codes,
-                      .scales = part->scales,
-                      .key_codes = part->key_codes,
-                      .key_scales = part->key_scales};
-}
-
-/* pre, post, comb of a site, from the streams as they are now. */
-static void mix(const pass *p, const di_mix_weights *w, di_ptr pre) {
-    const di_config *c = p->config;
-    p->ops->mix(p->stream, &(di_mix_args){.n_rows = p->batch.n_rows,
-                                          .hc = c->hc_mult,
-                                          .width = c->hidden_size,
-                                          .iters = c->hc_sinkhorn_iters,
-                                          .rms_eps = c->rms_norm_eps,
-                                          .hc_eps = c->hc_eps,
-                                          .streams = p->at->streams,
-                                          .fn = w->fn,
-                                          .base = w->base,
-                                          .scale = w->scale,
-                                          .pre = pre,
-                                          .post = p->at->post,
-                                          .comb = p->at->comb});
-}
-
-/* u = norm(collapse(streams, pre)) */
-static void sublayer_in(const pass *p, di_ptr pre, di_vector norm) {
-    const di_config *c = p->config;
-    p->ops->sublayer_in(p->stream, &(di_sublayer_in_args){.n_rows = p->batch.n_rows,
-                                                          .hc = c->hc_mult,
-                                                          .width = c->hidden_size,
-                                                          .eps = c->rms_norm_eps,
-                                                          .streams = p->at->streams,
-                                                          .pre = pre,
-                                                          .norm = norm,
-                                                          .out = p->at->u});
-}
-
-/* streams = expand(y, streams, post, comb) */
-static void sublayer_out(const pass *p) {
-    p->ops->sublayer_out(p->stream, &(di_sublayer_out_args){.n_rows = p->batch.n_rows,
-                                                            .hc = p->config->hc_mult,
-                                                            .width = p->config->hidden_size,
-                                                            .y = p->at->y,
-                                                            .post = p->at->post,
-                                                            .comb = p->at->comb,
-                                                            .streams = p->at->streams});
-}
-
-static void engram_hash(const pass *p) {
+static void engram_hash(const di_pass *p) {
     const di_config *c = p->config;
     const di_model *model = p->context->model;
     if (c->n_engram_layers == 0) return;
@@ -119,13 +26,13 @@ static void engram_hash(const pass *p) {
 }
 
 /* Adds the gated n-gram value to every stream (model.md 5.4). */
-static void engram(const pass *p, int32_t layer) {
+static void engram(const di_pass *p, int32_t layer) {
     const di_config *c = p->config;
     const di_engram_weights *w = &p->context->model->blocks[layer].engram;
     int32_t columns = p->context->model->engram.n_columns, n = p->batch.n_rows;
     uint64_t table_bytes = (uint64_t)n * (uint64_t)columns * sizeof(int64_t);
     di_ptr rows = di_ptr_at(p->at->engram_rows, (uint64_t)c->roles[layer].engram * table_bytes);
-    tap(p, "engram_rows", layer, rows, DI_TAP_I64, columns);
+    di_pass_tap(p, "engram_rows", layer, rows, DI_TAP_I64, columns);
     p->ops->engram_rows(p->stream,
                         &(di_engram_rows_args){n, columns, c->engram_head_dim, p->at->pos, rows,
                                                w->codes, w->scales, p->at->engram_values});
@@ -137,164 +44,8 @@ static void engram(const pass *p, int32_t layer) {
                                                p->at->streams, DI_NONE});
 }
 
-/* A KV source takes its new tokens into the compressed cache. */
-static void compress(const pass *p, int32_t layer) {
-    const di_compressor_weights *w = &p->context->model->blocks[layer].compressor;
-    bool replay = p->context->options.replay;
-    p->ops->compress(p->stream, &(di_compress_args){.batch = p->batch,
-                                                    .eps = p->config->rms_norm_eps,
-                                                    .rope = rope(p, true),
-                                                    .u = p->at->u,
-                                                    .wkv = w->wkv,
-                                                    .wgate = w->wgate,
-                                                    .norm = w->norm,
-                                                    .wk = w->wk,
-                                                    .k_norm = w->k_norm,
-                                                    .ring = p->context->compress_ring[layer],
-                                                    .ring_slots = p->context->compress_slots,
-                                                    .pages = pages(p, layer),
-                                                    .closed = replay ? p->at->closed : DI_NONE});
-}
-
-/* An index source chooses the compressed entries for itself and the layers that follow. */
-static void select_entries(const pass *p, int32_t layer) {
-    const di_config *c = p->config;
-    const struct di_layer_role *role = &c->roles[layer];
-    const di_indexer_weights *w = &p->context->model->blocks[layer].indexer;
-    di_candidate_mode mode = role->is_candidate_source ? DI_CANDIDATES_SOURCE
-                             : role->uses_candidates   ? DI_CANDIDATES_USE
-                                                       : DI_CANDIDATES_NONE;
-    p->ops->index_select(p->stream, &(di_index_select_args){.batch = p->batch,
-                                                            .n_heads = c->index_n_heads,
-                                                            .top_k = c->index_topk,
-                                                            .candidate_mode = mode,
-                                                            .top_blocks = c->candidate_topk_blocks,
-                                                            .block_size = c->candidate_block_size,
-                                                            .rope = rope(p, true),
-                                                            .qr = p->at->qr,
-                                                            .u = p->at->u,
-                                                            .wq_b = w->wq_b,
-                                                            .weights_proj = w->weights_proj,
-                                                            .pages = pages(p, layer),
-                                                            .candidates = p->at->candidates,
-                                                            .picks = p->at->picks});
-    tap(p, "topk", layer, p->at->picks, DI_TAP_I32, c->index_topk);
-    if (role->is_candidate_source) {
-        tap(p, "candidates", layer, p->at->candidates, DI_TAP_I32, c->candidate_topk_blocks);
-    }
-}
-
-/* y = attention(u) (model.md 3.6) */
-static void attention(const pass *p, int32_t layer) {
-    const di_config *c = p->config;
-    const struct di_layer_role *role = &c->roles[layer];
-    const di_block_weights *w = &p->context->model->blocks[layer];
-    p->ops->qkv(p->stream, &(di_qkv_args){.batch = p->batch,
-                                          .n_heads = c->num_attention_heads,
-                                          .head_dim = c->head_dim,
-                                          .eps = c->rms_norm_eps,
-                                          .rope = rope(p, role->ratio > 0),
-                                          .u = p->at->u,
-                                          .wq_a = w->wq_a,
-                                          .wq_b = w->wq_b,
-                                          .wkv = w->wkv,
-                                          .q_norm = w->q_norm,
-                                          .kv_norm = w->kv_norm,
-                                          .qr = p->at->qr,
-                                          .q = p->at->q,
-                                          .kv_codes = p->at->kv_codes,
-                                          .kv_scales = p->at->kv_scales});
-    if (role->is_kv_source && layer != p->published) compress(p, layer);
-    if (role->is_index_source) select_entries(p, layer);
-    p->ops->attend(p->stream, &(di_attend_args){.batch = p->batch,
-                                                .n_heads = c->num_attention_heads,
-                                                .head_dim = c->head_dim,
-                                                .window = c->sliding_window,
-                                                .rope = rope(p, role->ratio > 0),
-                                                .q = p->at->q,
-                                                .kv_codes = p->at->kv_codes,
-                                                .kv_scales = p->at->kv_scales,
-                                                .ring = window(p, layer),
-                                                .pages = pages(p, layer),
-                                                .top_k = role->ratio ? c->index_topk : 0,
-                                                .picks = p->at->picks,
-                                                .sink = w->sink,
-                                                .out = p->at->o});
-    p->ops->window_store(p->stream, &(di_window_store_args){p->batch, c->head_dim, p->at->kv_codes,
-                                                            p->at->kv_scales, window(p, layer)});
-    p->ops->attn_out(p->stream, &(di_attn_out_args){p->batch.n_rows, c->o_groups, p->at->o, w->wo_a,
-                                                    w->wo_b, p->at->y});
-}
-
-static di_score scoring(const di_config *c) {
-    switch (c->scoring_func) {
-    case DI_SCORE_SIGMOID: return DI_SCORING_SIGMOID;
-    case DI_SCORE_SOFTMAX: return DI_SCORING_SOFTMAX;
-    case DI_SCORE_SQRTSOFTPLUS: break;
-    }
-    return DI_SCORING_SQRTSOFTPLUS;
-}
-
-/* y = experts(u) (model.md 4) */
-static void moe(const pass *p, int32_t layer) {
-    const di_config *c = p->config;
-    const di_moe_weights *w = &p->context->model->blocks[layer].moe;
-    int32_t n = p->batch.n_rows;
-    p->ops->route(p->stream, &(di_route_args){.n_rows = n,
-                                              .top_k = w->top_k,
-                                              .scoring = scoring(c),
-                                              .normalize = c->norm_topk_prob,
-                                              .temperature = c->gate_temp,
-                                              .scale = c->routed_scaling_factor,
-                                              .u = p->at->u,
-                                              .gate = w->gate,
-                                              .bias = w->bias,
-                                              .picks = p->at->router_picks,
-                                              .weights = p->at->router_weights});
-    tap(p, "router_picks", layer, p->at->router_picks, DI_TAP_I32, w->top_k);
-    tap(p, "router_weights", layer, p->at->router_weights, DI_TAP_F, w->top_k);
-    p->ops->experts(p->stream, &(di_experts_args){.n_rows = n,
-                                                  .top_k = w->top_k,
-                                                  .n_experts = w->n_experts,
-                                                  .limit = c->swiglu_limit,
-                                                  .pos = p->at->pos,
-                                                  .u = p->at->u,
-                                                  .picks = p->at->router_picks,
-                                                  .weights = p->at->router_weights,
-                                                  .dtype = w->expert_dtype,
-                                                  .width = c->hidden_size,
-                                                  .inner = c->moe_intermediate_size,
-                                                  .experts = w->experts,
-                                                  .rows = p->at->expert_rows});
-    p->ops->shared_expert(p->stream,
-                          &(di_shared_expert_args){n, c->swiglu_limit, p->at->u, w->shared_w1,
-                                                   w->shared_w3, w->shared_w2, p->at->shared});
-    p->ops->combine(p->stream, &(di_combine_args){n, w->top_k, c->hidden_size, p->at->expert_rows,
-                                                  p->at->shared, p->at->y});
-}
-
-/* A sublayer collapses with the pre of the sublayer before it, and expands with its own post and
- * comb. The FFN's pre ends up in at->pre, for the next block or the head. */
-static void block(const pass *p, int32_t layer) {
-    const di_block_weights *w = &p->context->model->blocks[layer];
-    int64_t width = p->config->hidden_size;
-    mix(p, &w->attn_mix, p->at->pre_attn);
-    sublayer_in(p, p->at->pre, w->attn_norm);
-    tap(p, "attn_input", layer, p->at->u, DI_TAP_A, width);
-    attention(p, layer);
-    tap(p, "attn_output", layer, p->at->y, DI_TAP_A, width);
-    sublayer_out(p);
-    mix(p, &w->ffn_mix, p->at->pre);
-    sublayer_in(p, p->at->pre_attn, w->ffn_norm);
-    tap(p, "ffn_input", layer, p->at->u, DI_TAP_A, width);
-    moe(p, layer);
-    tap(p, "ffn_output", layer, p->at->y, DI_TAP_A, width);
-    sublayer_out(p);
-    tap(p, "streams", layer, p->at->streams, DI_TAP_A, p->config->hc_mult * width);
-}
-
 /* What the drafter reads of the streams that enter a target layer. */
-static void observe(const pass *p, int32_t layer) {
+static void observe(const di_pass *p, int32_t layer) {
     const di_config *c = p->config;
     int64_t width = c->hidden_size, row = width * c->n_dspark_targets;
     uint64_t at = (uint64_t)c->roles[layer].dspark_target * (uint64_t)width;
@@ -305,11 +56,11 @@ static void observe(const pass *p, int32_t layer) {
                                                          at * p->context->backend->a_bytes),
                                                row});
     if (c->roles[layer].dspark_target == c->n_dspark_targets - 1) {
-        tap(p, "main_hidden", -1, p->at->main_hidden, DI_TAP_A, row);
+        di_pass_tap(p, "main_hidden", -1, p->at->main_hidden, DI_TAP_A, row);
     }
 }
 
-static void discard(const pass *p, const di_layer_ranges *list) {
+static void discard(const di_pass *p, const di_layer_ranges *list) {
     for (int64_t i = 0; i < list->n; i++) {
         p->context->backend->discard(p->stream, list->ranges[i].begin, list->ranges[i].size);
     }
@@ -331,7 +82,7 @@ static int32_t find_upper(di_context *context, const di_step *step) {
 }
 
 /* Copies the streams and pre of the upper rows together: runs of rows, one a slot. */
-static void gather_upper(const pass *p, const di_step *step) {
+static void gather_upper(const di_pass *p, const di_step *step) {
     const di_context *context = p->context;
     di_backend *backend = context->backend;
     uint64_t hc = (uint64_t)p->config->hc_mult;
@@ -352,10 +103,10 @@ static void gather_upper(const pass *p, const di_step *step) {
 
 /* At the cut layer: every row publishes its entries; then the pass goes on with the upper rows
  * alone, in buffers of their own. */
-static void cut(pass *p, di_context_buffers *upper, const di_step *step, int32_t n_upper,
+static void cut(di_pass *p, di_context_buffers *upper, const di_step *step, int32_t n_upper,
                 int32_t layer) {
-    sublayer_in(p, p->at->pre, p->context->model->blocks[layer].attn_norm);
-    compress(p, layer);
+    di_pass_sublayer_in(p, p->at->pre, p->context->model->blocks[layer].attn_norm);
+    di_pass_compress(p, layer);
     p->published = layer;
     if (n_upper == 0) return;
     gather_upper(p, step);
@@ -378,14 +129,14 @@ static void cut(pass *p, di_context_buffers *upper, const di_step *step, int32_t
 }
 
 /* Leaves p with the rows that went through all layers; upper: room for their buffers. */
-static void backbone(pass *p, di_context_buffers *upper, const di_step *step, int32_t n_upper) {
+static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step, int32_t n_upper) {
     const di_config *c = p->config;
     const di_model *model = p->context->model;
     int32_t cut_layer = di_model_cut_layer(c);
     p->ops->step_begin(p->stream, &(di_step_begin_args){p->batch});
     p->ops->embed(p->stream,
                   &(di_embed_args){p->batch, model->embed, c->hc_mult, p->at->streams, p->at->pre});
-    tap(p, "embed", -1, p->at->streams, DI_TAP_A, (int64_t)c->hc_mult * c->hidden_size);
+    di_pass_tap(p, "embed", -1, p->at->streams, DI_TAP_A, (int64_t)c->hc_mult * c->hidden_size);
     engram_hash(p);
     for (int32_t layer = 0; layer < c->num_hidden_layers; layer++) {
         if (layer == cut_layer && p->context->options.replay) {
@@ -395,47 +146,57 @@ static void backbone(pass *p, di_context_buffers *upper, const di_step *step, in
         }
         if (c->roles[layer].engram >= 0) engram(p, layer);
         if (c->roles[layer].dspark_target >= 0) observe(p, layer);
-        block(p, layer);
+        di_pass_block(p, layer);
         if (model->release_layers) discard(p, &model->layer_ranges[layer]);
     }
+    if (p->context->options.drafts && n_upper > 0) di_pass_observe(p);
 }
 
 /* Logits of the rows that asked for them. */
-static void head(const pass *p, const di_step *step, const int32_t *which) {
+void di_pass_head(const di_pass *p, const int32_t *which, int32_t n_out, di_vector norm) {
     const di_config *c = p->config;
     const di_model *model = p->context->model;
     di_backend *backend = p->context->backend;
-    backend->upload(p->stream, p->at->which, which, (uint64_t)step->n_out * 4);
-    p->ops->head(p->stream, &(di_head_args){.n_out = step->n_out,
+    backend->upload(p->stream, p->at->which, which, (uint64_t)n_out * 4);
+    p->ops->head(p->stream, &(di_head_args){.n_out = n_out,
                                             .hc = c->hc_mult,
                                             .width = c->hidden_size,
                                             .eps = c->rms_norm_eps,
                                             .which = p->at->which,
                                             .streams = p->at->streams,
                                             .pre = p->at->pre,
-                                            .norm = model->norm,
+                                            .norm = norm,
                                             .head = model->head,
                                             .normed = p->at->normed,
                                             .logits = p->at->logits});
     if (p->context->tap) {
-        p->context->tap(p->context->tap_user, "final_norm", -1, p->at->normed, DI_TAP_A,
-                        step->n_out, c->hidden_size);
+        p->context->tap(p->context->tap_user, "final_norm", -1, p->at->normed, DI_TAP_A, n_out,
+                        c->hidden_size);
     }
     if (model->release_layers) discard(p, &model->head_range);
 }
 
-static void sample(const pass *p, const di_step *step) {
-    di_context *context = p->context;
-    di_backend *backend = context->backend;
+void di_pass_upload_sampling(const di_pass *p, const di_step *step) {
+    di_backend *backend = p->context->backend;
     const di_context_buffers *at = p->at;
-    int32_t vocab = p->config->vocab_size, n = step->n_out;
-    uint64_t mask_bytes = (uint64_t)step->n_masks * (((uint64_t)vocab + 31) / 32) * 4;
-    backend->upload(p->stream, at->params, step->params, (uint64_t)n * sizeof *step->params);
+    uint64_t words = ((uint64_t)p->config->vocab_size + 31) / 32;
+    backend->upload(p->stream, at->params, step->params,
+                    (uint64_t)step->n_out * sizeof *step->params);
     if (step->n_biases) {
         backend->upload(p->stream, at->biases, step->biases,
                         (uint64_t)step->n_biases * sizeof *step->biases);
     }
-    if (step->n_masks) backend->upload(p->stream, at->masks, step->masks, mask_bytes);
+    if (step->n_masks) {
+        backend->upload(p->stream, at->masks, step->masks, (uint64_t)step->n_masks * words * 4);
+    }
+}
+
+static void sample(const di_pass *p, const di_step *step) {
+    di_context *context = p->context;
+    di_backend *backend = context->backend;
+    const di_context_buffers *at = p->at;
+    int32_t vocab = p->config->vocab_size, n = step->n_out;
+    di_pass_upload_sampling(p, step);
     di_ptr counts = context->options.penalties ? at->counts : DI_NONE;
     p->ops->sample(p->stream, &(di_sample_args){.n_out = n,
                                                 .vocab = vocab,
@@ -538,6 +299,15 @@ static void advance(di_context *context, const di_step *step) {
     }
 }
 
+di_batch di_pass_batch(const di_context *context, int32_t n_rows, di_ptr floor) {
+    const di_context_buffers *at = &context->at;
+    return (di_batch){n_rows,      context->options.n_slots,
+                      at->rows,    at->length,
+                      at->n_valid, at->next_token,
+                      at->pos,     at->first,
+                      at->token,   floor};
+}
+
 di_status di_forward(di_context *context, const di_step *step, di_error *error) {
     if (step->n_rows < 1 || step->n_rows > context->options.max_rows) {
         return di_fail(error, DI_ERR_LIMIT, "a step of %d rows, the context allows 1 to %d",
@@ -549,18 +319,16 @@ di_status di_forward(di_context *context, const di_step *step, di_error *error) 
     di_backend *backend = context->backend;
     di_context_buffers upper;
     int32_t n_upper = find_upper(context, step);
-    pass p = {context, &context->model->config, at, backend->ops, backend->stream, {0}, -1};
-    const di_batch all = {step->n_rows, context->options.n_slots,
-                          at->rows,     at->length,
-                          at->n_valid,  at->next_token,
-                          at->pos,      at->first,
-                          at->token,    context->options.replay ? at->floor_lower : DI_NONE};
+    di_pass p = {context, &context->model->config, at, backend->ops, backend->stream, {0}, -1, 0};
+    const di_batch all =
+        di_pass_batch(context, step->n_rows, context->options.replay ? at->floor_lower : DI_NONE);
     p.batch = all;
     backend->upload(p.stream, at->rows, step->rows, (uint64_t)step->n_rows * sizeof *step->rows);
     backbone(&p, &upper, step, n_upper);
     context->n_out = step->n_out;
     context->sampled = step->n_out > 0 && step->params;
-    if (step->n_out > 0) head(&p, step, out_rows(context, step));
+    if (step->n_out > 0)
+        di_pass_head(&p, out_rows(context, step), step->n_out, context->model->norm);
     if (context->sampled) sample(&p, step);
     p.ops->step_end(p.stream, &(di_step_end_args){all, at->history, context->history_slots});
     advance(context, step);

@@ -53,6 +53,7 @@ typedef struct di_context_options {
     int32_t max_out;     /* rows of one step that may ask for logits; default 32 */
     bool penalties;      /* keep counts of ids for penalties: 4 V bytes a slot; default true */
     bool replay;         /* allow di_context_resume and di_context_cut; default false */
+    bool drafts;         /* keep the draft layers' windows, allow di_draft; default false */
     uint64_t max_bytes;  /* upper bound of what create may take; 0: none */
 } di_context_options;
 
@@ -126,6 +127,32 @@ di_status di_context_read_samples(di_context *context, int32_t *tokens, float *l
                                   di_error *error);
 /* float32 [n_out][V] */
 di_status di_context_read_logits(di_context *context, float *logits, di_error *error);
+
+/* ---- Drafts (DSpark, dspark.md 4 and 5). Needs options.drafts. ---- */
+
+typedef struct di_draft_step {
+    const int32_t *slots; /* n different slots; n * block at most max_rows and max_out */
+    int32_t n;
+    const int32_t *anchors; /* [n] token that stands at each slot's length, or NULL: the one that
+                               was sampled last (next_token) */
+    const di_sample_params *params; /* [n], or NULL: the most likely token */
+    const di_logit_bias *biases;
+    int32_t n_biases;
+    const uint32_t *masks;
+    int32_t n_masks;
+} di_draft_step;
+
+/* Enqueues a draft of dspark_block_size tokens behind each anchor. Sequences stay as they are; the
+ * logits of the last di_forward are lost. Noise of a draft is that of the target at its position.
+ */
+di_status di_draft(di_context *context, const di_draft_step *step, di_error *error);
+/* Of the last di_draft; waits. tokens [n][block]; confidence [n][block] before the sigmoid,,
+ * may be NULL. */
+di_status di_context_read_drafts(di_context *context, int32_t *tokens, float *confidence,
+                                 di_error *error);
+/* Tests: where the biased logits of every step of the token loop go, [block][n][V] float32 on the
+ * host, filled by the time di_context_read_drafts returns; NULL: nowhere. */
+void di_context_keep_draft_logits(di_context *context, float *logits);
 
 /* Adds ids to the counts of slot, as part of its prompt or of its output. Enqueued; the ids are
  * copied. Sampled tokens are counted by di_forward itself when their params have penalties. */

@@ -103,6 +103,8 @@ typedef struct di_context_buffers {
     di_ptr normed, logits, export;
     /* the rows above the cut */
     di_ptr upper_rows, upper_pos, upper_first, upper_token, upper_streams, upper_pre;
+    /* drafts: [block][n] tokens and confidences, the logits of one step of the token loop */
+    di_ptr drafts, draft_confidence, draft_logits, draft_next, draft_export;
     /* the state of sequences */
     di_ptr floor_lower, floor_upper, closed;
     di_ptr history, counts, page_table, page_pool;
@@ -131,9 +133,12 @@ struct di_context {
     di_row *upper;     /* [max_rows]: the rows of a step that run above the cut */
     int64_t *seen;     /* [n_slots]: the last step that had rows of the slot */
     int64_t step_number;
-    int32_t *out_slots; /* [max_out] */
-    int32_t n_out;      /* of the last step */
-    bool sampled;       /* the last step sampled */
+    int32_t *out_slots;             /* [max_out] */
+    int32_t n_drafts;               /* sequences of the last di_draft */
+    float *draft_logits;            /* host, see di_context_keep_draft_logits */
+    di_sample_params *draft_params; /* [n_slots] */
+    int32_t n_out;                  /* of the last step */
+    bool sampled;                   /* the last step sampled */
     di_tap_fn tap;
     void *tap_user;
 };
@@ -145,5 +150,41 @@ uint64_t di_context_lay_out(const di_config *config, const di_backend *backend,
 
 /* replay.c: slot is as if it had never been cut or resumed. Enqueued. */
 void di_context_forget_replay(di_context *context, int32_t slot);
+
+/* ---- Passes ---- */
+
+/* One pass under way: of a step, or of drafts. */
+typedef struct di_pass {
+    di_context *context;
+    const di_config *config;
+    const di_context_buffers *at;
+    const di_ops *ops;
+    di_stream *stream;
+    di_batch batch;
+    int32_t published; /* layer whose compressed entries are written already, -1 */
+    int32_t block;     /* 0, or the rows of a sequence in a draft pass */
+} di_pass;
+
+/* block.c */
+void di_pass_tap(const di_pass *p, const char *name, int32_t layer, di_ptr data, di_tap_type type,
+                 int64_t row_width);
+di_rope di_pass_rope(const di_pass *p, bool compressed);
+/* The window ring of a layer; draft layers follow the backbone's. */
+di_window di_pass_window(const di_pass *p, int32_t layer);
+/* u = norm(collapse(streams, pre)) */
+void di_pass_sublayer_in(const di_pass *p, di_ptr pre, di_vector norm);
+/* A KV source takes the rows of the pass, from u, into the compressed cache. */
+void di_pass_compress(const di_pass *p, int32_t layer);
+/* A backbone layer, or a draft layer (num_hidden_layers + stage). */
+void di_pass_block(const di_pass *p, int32_t layer);
+
+/* forward.c: the batch over the step's row buffers; logits of the listed rows; what sampling reads
+ * (params, biases, masks of `step`). */
+di_batch di_pass_batch(const di_context *context, int32_t n_rows, di_ptr floor);
+void di_pass_head(const di_pass *p, const int32_t *which, int32_t n_out, di_vector norm);
+void di_pass_upload_sampling(const di_pass *p, const di_step *step);
+
+/* draft.c: window rows of the draft layers for the rows of the pass, from main_hidden. */
+void di_pass_observe(const di_pass *p);
 
 #endif

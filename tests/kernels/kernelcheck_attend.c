@@ -21,6 +21,27 @@ static scene random_scene(check *c, int32_t max_length, int32_t bench_length) {
     return s;
 }
 
+/* Drafts: every slot has `block` rows, all of them live. */
+static scene block_scene(check *c, int32_t max_length, int32_t block) {
+    scene s = {.layout = kc_random_layout(c, max_length, max_length)};
+    kc_layout *l = &s.layout;
+    l->total = s.rows = l->n_slots * block;
+    for (int32_t slot = 0; slot < l->n_slots; slot++) l->n_rows[slot] = l->valid[slot] = block;
+    s.batch = kc_rows(c, l->n_slots, l->length, l->n_rows, l->valid, 300);
+    for (int32_t t = 0, slot; t < s.rows; t++) s.live[t] = kc_position(l, t, &slot);
+    return s;
+}
+
+/* Windows that begin somewhere before the step. */
+static void random_floors(check *c, scene *s) {
+    int32_t floors[4];
+    for (int32_t slot = 0; slot < s->layout.n_slots; slot++) {
+        floors[slot] = kc_pick(c, 0, s->layout.length[slot], 0);
+    }
+    kc_pair p = kc_ints(c, floors, s->layout.n_slots);
+    for (int i = 0; i < 2; i++) s->batch.b[i].floor = p.p[i];
+}
+
 /* The batch with its first n rows only. */
 static kc_batch first_rows(const scene *s, int32_t n) {
     kc_batch b = s->batch;
@@ -131,6 +152,29 @@ void kc_check_qkv(check *c) {
     kc_same(c, "kv_scales", scales1, scales, (uint64_t)d / 32);
 }
 
+void kc_check_window_kv(check *c) {
+    scene s = random_scene(c, 300, 3000);
+    int32_t width = kc_pick_step(c, 32, 160, 32, 5120), d = kc_pick_step(c, 32, 96, 32, 512);
+    int32_t dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0), rows = s.rows;
+    kc_pair u = kc_random_a(c, (int64_t)rows * width, KC_NORMAL, 1), freq = kc_frequencies(c, dims);
+    kc_matrix wkv = kc_weights(c, DI_F8_E4M3, d, width, 0.1);
+    kc_vector norm = kc_weight_vector(c, DI_BF16, d, 1, 0.2);
+    kc_pair codes = kc_take(c, (uint64_t)rows * (uint64_t)d),
+            scales = kc_take(c, (uint64_t)(rows * d / 32));
+    KC_RUN(c, window_kv, s.batch.b[i], d, 1e-20, {dims, freq.p[i]}, u.p[i], wkv.m[i], norm.v[i],
+           codes.p[i], scales.p[i]);
+    kc_compare_codes(c, "kv_codes", codes, rows, d, s.live);
+    kc_compare_codes(c, "kv_scales", scales, rows, d / 32, s.live);
+    kc_work(c, (double)d * width, 2.0 * d * width);
+    if (c->bench || s.live[0] < 0) return;
+    kc_batch one = first_rows(&s, 1);
+    kc_pair codes1 = kc_take(c, (uint64_t)d), scales1 = kc_take(c, (uint64_t)d / 32);
+    KC_RUN(c, window_kv, one.b[i], d, 1e-20, {dims, freq.p[i]}, u.p[i], wkv.m[i], norm.v[i],
+           codes1.p[i], scales1.p[i]);
+    kc_same(c, "kv_codes", codes1, codes, (uint64_t)d);
+    kc_same(c, "kv_scales", scales1, scales, (uint64_t)d / 32);
+}
+
 void kc_check_window_store(check *c) {
     scene s = random_scene(c, 60, 1000);
     int32_t d = kc_pick_step(c, 32, 96, 32, 512), slots = c->round % 2 ? 5 : 40;
@@ -194,7 +238,9 @@ static kc_pair random_picks(check *c, const scene *s, int32_t ratio, int32_t top
 
 void kc_check_attend(check *c) {
     static const int32_t ratios[3] = {1, 2, 4};
-    scene s = random_scene(c, 400, 4000);
+    int32_t block = c->bench || c->round % 6 != 5 ? 0 : kc_pick(c, 1, 7, 0);
+    scene s = block ? block_scene(c, 400, block) : random_scene(c, 400, 4000);
+    if (!c->bench && c->round % 2) random_floors(c, &s);
     int32_t heads = kc_pick(c, 1, 6, 64), d = kc_pick_step(c, 32, 160, 32, 512), rows = s.rows;
     int32_t ratio = ratios[c->round % 3], window = kc_pick(c, 1, 100, 128),
             ring_slots = window + 12;
@@ -211,17 +257,17 @@ void kc_check_attend(check *c) {
     kc_pair out = kc_take_a(c, rows * row), out1 = kc_take_a(c, rows * row);
     KC_RUN(c, attend, s.batch.b[i], heads, d, window, {dims, freq.p[i]}, q.p[i], kv.p[i],
            kv_scales.p[i], {ring.p[i], ring_scales.p[i], ring_slots}, p.side[i], top_k, picks.p[i],
-           sink.v[i], out.p[i]);
+           sink.v[i], out.p[i], block);
     int32_t live[64 * 6];
     for (int32_t t = 0; t < rows * heads && !c->bench; t++) live[t] = s.live[t / heads];
     kc_compare_a(c, "out", out, (int64_t)rows * heads, d, DI_BOUND_ATTEND, live);
     kc_work(c, (window + top_k * 0.6) * d, 4.0 * heads * (window + top_k) * d);
     if (c->bench) return;
-    int32_t some = kc_pick(c, 1, rows, 0);
+    int32_t some = block ? block : kc_pick(c, 1, rows, 0); /* a slot's drafts belong together */
     kc_batch part = first_rows(&s, some);
     KC_RUN(c, attend, part.b[i], heads, d, window, {dims, freq.p[i]}, q.p[i], kv.p[i],
            kv_scales.p[i], {ring.p[i], ring_scales.p[i], ring_slots}, p.side[i], top_k, picks.p[i],
-           sink.v[i], out1.p[i]);
+           sink.v[i], out1.p[i], block);
     for (int32_t t = 0; t < some; t++) {
         if (s.live[t] < 0) continue;
         kc_same_a(c, "out", kc_at_a(c, out1, t * row), kc_at_a(c, out, t * row), row);
@@ -235,13 +281,14 @@ typedef struct compressor {
     kc_matrix wkv, wgate, wk;
     kc_vector norm, k_norm;
     di_rope rope[2];
-    kc_pair u;
+    kc_pair u, closed;
 } compressor;
 
 static void compress(check *c, const compressor *m, const kc_batch *b, kc_pair u, kc_pair ring,
                      const pages *p) {
     KC_RUN(c, compress, b->b[i], 1e-20, m->rope[i], u.p[i], m->wkv.m[i], m->wgate.m[i],
-           m->norm.v[i], m->wk.m[i], m->k_norm.v[i], ring.p[i], m->ring_slots, p->side[i]);
+           m->norm.v[i], m->wk.m[i], m->k_norm.v[i], ring.p[i], m->ring_slots, p->side[i],
+           m->closed.p[i]);
 }
 
 /* The same rows in one step each: the same bits must come to lie in pages and ring. */
@@ -279,6 +326,11 @@ void kc_check_compress(check *c) {
     if (!keys) memset(&m.wk, 0, sizeof m.wk);
     m.norm = kc_weight_vector(c, DI_BF16, m.d, 1, 0.2);
     m.k_norm = kc_weight_vector(c, DI_BF16, m.di, 1, 0.2);
+    int32_t closed[4];
+    for (int32_t i = 0; i < s.layout.n_slots; i++) {
+        closed[i] = (s.layout.length[i] + kc_pick(c, 0, 12, 0)) / m.ratio * m.ratio;
+    }
+    if (!c->bench && c->round % 3 == 2) m.closed = kc_ints(c, closed, s.layout.n_slots);
     int64_t ring_values = (int64_t)s.layout.n_slots * m.ring_slots * 2 * m.d;
     float *x = kc_values(c, ring_values, KC_NORMAL, 1, false);
     kc_pair ring = none, ring1 = none;

@@ -207,6 +207,36 @@ void kc_check_head(check *c) {
     kc_compare_f(c, "logits of equal norms", logits, n_out, vocab, DI_BOUND_SUM, NULL);
 }
 
+void kc_check_markov(check *c) {
+    int32_t n = kc_pick(c, 1, 6, 1), stride = kc_pick(c, 1, 5, 5),
+            prev_stride = kc_pick(c, 1, 3, 1);
+    int32_t width = kc_pick(c, 1, 300, 2560), vocab = kc_pick(c, 1, 200, 4096);
+    int32_t rank = kc_pick(c, 1, 70, 256), prev[6 * 3];
+    for (int32_t i = 0; i < n * prev_stride; i++) prev[i] = kc_pick(c, 0, vocab - 1, 0);
+    kc_pair before = kc_ints(c, prev, n * prev_stride);
+    kc_pair base = kc_random_f(c, (int64_t)n * vocab, 3);
+    kc_pair hidden = kc_random_a(c, (int64_t)n * stride * width, KC_NORMAL, 1);
+    kc_matrix embed = kc_weights(c, DI_BF16, vocab, rank, 1);
+    kc_matrix head = kc_weights(c, DI_BF16, vocab, rank, 0.1);
+    kc_matrix proj = kc_weights(c, DI_BF16, 1, width + rank, 0.05);
+    kc_pair logits = kc_take_f(c, (int64_t)n * vocab), confidence = kc_take_f(c, n);
+    kc_pair logits1 = kc_take_f(c, vocab), confidence1 = kc_take_f(c, 1);
+    KC_RUN(c, markov, n, vocab, width, prev_stride, stride, before.p[i], embed.m[i], head.m[i],
+           proj.m[i], base.p[i], hidden.p[i], logits.p[i], confidence.p[i]);
+    kc_compare_f(c, "logits", logits, n, vocab, DI_BOUND_SUM, NULL);
+    kc_compare_f(c, "confidence", confidence, n, 1, DI_BOUND_SUM, NULL);
+    kc_work(c, (double)vocab * rank * 2, 2.0 * vocab * rank);
+    if (c->bench) return;
+    int32_t r = kc_pick(c, 0, n - 1, 0);
+    kc_pair before1 = kc_at(before, (uint64_t)(r * prev_stride) * 4);
+    kc_pair base1 = kc_at_f(c, base, (int64_t)r * vocab);
+    kc_pair hidden1 = kc_at_a(c, hidden, (int64_t)r * stride * width);
+    KC_RUN(c, markov, 1, vocab, width, prev_stride, stride, before1.p[i], embed.m[i], head.m[i],
+           proj.m[i], base1.p[i], hidden1.p[i], logits1.p[i], confidence1.p[i]);
+    kc_same_f(c, "logits", logits1, kc_at_f(c, logits, (int64_t)r * vocab), vocab);
+    kc_same_f(c, "confidence", confidence1, kc_at_f(c, confidence, r), 1);
+}
+
 void kc_check_index_weights(check *c) {
     int32_t rows = kc_pick(c, 1, 20, 1), heads = kc_pick(c, 1, 40, 32),
             width = kc_pick(c, 1, 300, 5120);

@@ -285,7 +285,7 @@ kc_batch kc_rows(check *c, int32_t n_slots, const int32_t *length, const int32_t
     kc_batch out;
     for (int i = 0; i < 2; i++) {
         out.b[i] = (di_batch){n,          n_slots,  row.p[i],   len.p[i], live.p[i],
-                              token.p[i], pos.p[i], first.p[i], ids.p[i]};
+                              token.p[i], pos.p[i], first.p[i], ids.p[i], DI_NONE};
     }
     KC_RUN(c, step_begin, out.b[i]);
     return out;

@@ -27,12 +27,28 @@ void ref_rope(di_stream *s, const di_rope_args *args) {
     }
 }
 
+/* Row t of the window from its projection kv, which is changed. */
+static void window_row(const di_stream *s, const di_window_kv_args *args, int64_t t, int32_t pos,
+                       double *kv) {
+    int64_t d = args->head_dim;
+    ref_norm_row(s, kv, d, args->eps, &args->kv_norm, kv);
+    ref_rope_vector(s, &args->rope, pos, false, kv, d);
+    ref_quantize_vector(DI_Q8, kv, d, ref_bytes(s, args->kv_codes) + t * d,
+                        ref_bytes(s, args->kv_scales) + t * (d / 32));
+}
+
 void ref_qkv(di_stream *s, const di_qkv_args *args) {
     ref_begin(s);
     int64_t rows = args->batch.n_rows, rank = args->wq_a.n, d = args->head_dim;
     const double *u = ref_doubles(s, args->u);
     double *qr = ref_doubles(s, args->qr), *q = ref_doubles(s, args->q);
     double *kv = ref_take(s, rows * d);
+    const di_window_kv_args window = {.head_dim = args->head_dim,
+                                      .eps = args->eps,
+                                      .rope = args->rope,
+                                      .kv_norm = args->kv_norm,
+                                      .kv_codes = args->kv_codes,
+                                      .kv_scales = args->kv_scales};
     ref_linear_rows(s, &args->wq_a, u, rows, true, false, qr);
     for (int64_t t = 0; t < rows; t++) {
         ref_norm_row(s, qr + t * rank, rank, args->eps, &args->q_norm, qr + t * rank);
@@ -45,10 +61,18 @@ void ref_qkv(di_stream *s, const di_qkv_args *args) {
         for (int64_t h = 0; h < args->n_heads; h++) {
             ref_rope_vector(s, &args->rope, pos, false, q + (t * args->n_heads + h) * d, d);
         }
-        ref_norm_row(s, kv + t * d, d, args->eps, &args->kv_norm, kv + t * d);
-        ref_rope_vector(s, &args->rope, pos, false, kv + t * d, d);
-        ref_quantize_vector(DI_Q8, kv + t * d, d, ref_bytes(s, args->kv_codes) + t * d,
-                            ref_bytes(s, args->kv_scales) + t * (d / 32));
+        window_row(s, &window, t, pos, kv + t * d);
+    }
+}
+
+void ref_window_kv(di_stream *s, const di_window_kv_args *args) {
+    ref_begin(s);
+    int64_t rows = args->batch.n_rows, d = args->head_dim;
+    double *kv = ref_take(s, rows * d);
+    ref_linear_rows(s, &args->wkv, ref_doubles(s, args->u), rows, true, false, kv);
+    for (int64_t t = 0; t < rows; t++) {
+        int32_t pos = ref_ints(s, args->batch.pos)[t];
+        if (pos >= 0) window_row(s, args, t, pos, kv + t * d);
     }
 }
 

@@ -1,0 +1,229 @@
+/* DSpark (dspark.md 4 and 5): the draft layers' windows, filled from what the backbone saw, and the
+ * draft pass, which is a small forward pass of its own behind the sequences it drafts for.
+ */
+#include <stdlib.h>
+
+#include "model/network.h"
+
+/* main_x = norm(main_proj . main_hidden); every stage keeps its own window row of it. */
+void di_pass_observe(const di_pass *p) {
+    const di_config *c = p->config;
+    const di_model *model = p->context->model;
+    int32_t n = p->batch.n_rows;
+    di_ptr x = p->at->y;
+    p->ops->linear(p->stream, &(di_linear_args){n, 1, true, false, p->at->main_hidden,
+                                                model->draft.main_proj, x});
+    p->ops->rms_norm(p->stream, &(di_rms_norm_args){n, c->hidden_size, c->rms_norm_eps, x,
+                                                    model->draft.main_norm, x});
+    for (int32_t stage = 0; stage < c->num_nextn_predict_layers; stage++) {
+        int32_t layer = c->num_hidden_layers + stage;
+        const di_block_weights *w = &model->blocks[layer];
+        p->ops->window_kv(p->stream, &(di_window_kv_args){.batch = p->batch,
+                                                          .head_dim = c->head_dim,
+                                                          .eps = c->rms_norm_eps,
+                                                          .rope = di_pass_rope(p, false),
+                                                          .u = x,
+                                                          .wkv = w->wkv,
+                                                          .kv_norm = w->kv_norm,
+                                                          .kv_codes = p->at->kv_codes,
+                                                          .kv_scales = p->at->kv_scales});
+        p->ops->window_store(p->stream,
+                             &(di_window_store_args){p->batch, c->head_dim, p->at->kv_codes,
+                                                     p->at->kv_scales, di_pass_window(p, layer)});
+    }
+}
+
+static di_status check(di_context *context, const di_draft_step *step, di_error *error) {
+    const di_context_options *o = &context->options;
+    int32_t block = context->model->config.dspark_block_size,
+            vocab = context->model->config.vocab_size;
+    if (!o->drafts) return di_fail(error, DI_ERR_USAGE, "this context was made without drafts");
+    int32_t most = (o->max_out < o->max_rows ? o->max_out : o->max_rows) / block;
+    if (step->n < 1 || step->n > most) {
+        return di_fail(error, DI_ERR_LIMIT, "drafts for %d sequences, the context allows 1 to %d",
+                       step->n, most);
+    }
+    context->step_number++;
+    for (int32_t i = 0; i < step->n; i++) {
+        int32_t slot = step->slots[i];
+        if (slot < 0 || slot >= o->n_slots || context->seen[slot] == context->step_number) {
+            return di_fail(error, DI_ERR_USAGE, "slots[%d] = %d: not a slot, or twice", i, slot);
+        }
+        context->seen[slot] = context->step_number;
+        if (step->anchors && (step->anchors[i] < 0 || step->anchors[i] >= vocab)) {
+            return di_fail(error, DI_ERR_USAGE, "anchors[%d]: token id %d, the vocabulary has %d",
+                           i, step->anchors[i], vocab);
+        }
+    }
+    return DI_OK;
+}
+
+/* Each sequence has the anchor and then noise, at positions length, length + 1, ... */
+static void upload_rows(const di_pass *p, const di_draft_step *step) {
+    di_row *rows = p->context->upper;
+    for (int32_t i = 0; i < step->n; i++) {
+        int32_t anchor = step->anchors ? step->anchors[i] : DI_TOKEN_NEXT;
+        for (int32_t k = 0; k < p->block; k++) {
+            int32_t token = k == 0 ? anchor : p->config->dspark_noise_token_id;
+            rows[i * p->block + k] = (di_row){token, step->slots[i], k};
+        }
+    }
+    p->context->backend->upload(p->stream, p->at->rows, rows,
+                                (uint64_t)p->batch.n_rows * sizeof *rows);
+}
+
+static void upload_params(const di_pass *p, const di_draft_step *step) {
+    di_step sampling = {.n_out = step->n,
+                        .params = step->params,
+                        .biases = step->biases,
+                        .n_biases = step->n_biases,
+                        .masks = step->masks,
+                        .n_masks = step->n_masks};
+    if (!step->params) {
+        sampling.params = p->context->draft_params;
+        for (int32_t i = 0; i < step->n; i++) {
+            p->context->draft_params[i] = (di_sample_params){.top_p = 1,
+                                                             .repetition_penalty = 1,
+                                                             .slot = step->slots[i],
+                                                             .mask = -1};
+        }
+    }
+    di_pass_upload_sampling(p, &sampling);
+}
+
+/* The drafter's blocks and the base logits of all rows: first those of every sequence's first row,
+ * then those of the second rows, as the token loop reads them. */
+static void base_logits(const di_pass *p, int32_t n) {
+    const di_config *c = p->config;
+    const di_model *model = p->context->model;
+    int32_t *which = p->context->out_slots;
+    p->ops->step_begin(p->stream, &(di_step_begin_args){p->batch});
+    p->ops->embed(p->stream,
+                  &(di_embed_args){p->batch, model->embed, c->hc_mult, p->at->streams, p->at->pre});
+    for (int32_t stage = 0; stage < c->num_nextn_predict_layers; stage++) {
+        di_pass_block(p, c->num_hidden_layers + stage);
+    }
+    p->ops->sublayer_in(p->stream, &(di_sublayer_in_args){.n_rows = p->batch.n_rows,
+                                                          .hc = c->hc_mult,
+                                                          .width = c->hidden_size,
+                                                          .eps = c->rms_norm_eps,
+                                                          .streams = p->at->streams,
+                                                          .pre = p->at->pre,
+                                                          .norm = model->draft.norm,
+                                                          .collapsed = p->at->y,
+                                                          .out = p->at->u});
+    for (int32_t k = 0; k < p->block; k++) {
+        for (int32_t i = 0; i < n; i++) which[k * n + i] = i * p->block + k;
+    }
+    di_pass_head(p, which, n * p->block, model->draft.norm);
+}
+
+/* Token k of every sequence, from token k - 1. */
+static void pick_tokens(const di_pass *p, int32_t n, int32_t k) {
+    const di_config *c = p->config;
+    const di_context_buffers *at = p->at;
+    const di_draft_weights *w = &p->context->model->draft;
+    uint64_t a = p->context->backend->a_bytes, f = p->context->backend->f_bytes;
+    uint64_t vocab = (uint64_t)c->vocab_size, done = (uint64_t)k * (uint64_t)n;
+    di_ptr before = k == 0 ? at->token : di_ptr_at(at->drafts, (done - (uint64_t)n) * 4);
+    di_ptr counts = p->context->options.penalties ? at->counts : DI_NONE;
+    p->ops->markov(p->stream,
+                   &(di_markov_args){.n = n,
+                                     .vocab = c->vocab_size,
+                                     .width = c->hidden_size,
+                                     .prev_stride = k == 0 ? p->block : 1,
+                                     .hidden_stride = p->block,
+                                     .prev = before,
+                                     .embed = w->markov_embed,
+                                     .head = w->markov_head,
+                                     .proj = w->confidence,
+                                     .base = di_ptr_at(at->logits, done * vocab * f),
+                                     .hidden = di_ptr_at(at->y, (uint64_t)k *
+                                                                    (uint64_t)c->hidden_size * a),
+                                     .logits = at->draft_logits,
+                                     .confidence = di_ptr_at(at->draft_confidence, done * f)});
+    p->ops->sample(p->stream, &(di_sample_args){.n_out = n,
+                                                .vocab = c->vocab_size,
+                                                .which = di_ptr_at(at->which, done * 4),
+                                                .pos = at->pos,
+                                                .logits = at->draft_logits,
+                                                .params = at->params,
+                                                .counts = counts,
+                                                .biases = at->biases,
+                                                .masks = at->masks,
+                                                .next_token = at->draft_next,
+                                                .token = di_ptr_at(at->drafts, done * 4),
+                                                .logprob = at->draft_export});
+}
+
+static void keep_logits(const di_pass *p, int32_t n, int32_t k) {
+    di_backend *backend = p->context->backend;
+    int64_t count = (int64_t)n * p->config->vocab_size;
+    di_ptr from = p->at->draft_logits;
+    if (!p->context->draft_logits) return;
+    if (backend->f_bytes != 4) {
+        p->ops->to_f32(p->stream, &(di_to_f32_args){count, true, from, p->at->export});
+        from = p->at->export;
+    }
+    backend->download(p->stream, p->context->draft_logits + k * count, from, (uint64_t)count * 4);
+}
+
+di_status di_draft(di_context *context, const di_draft_step *step, di_error *error) {
+    DI_TRY(check(context, step, error));
+    const di_config *c = &context->model->config;
+    int32_t block = c->dspark_block_size, rows = step->n * block;
+    di_ptr floor = context->options.replay ? context->at.floor_upper : DI_NONE;
+    di_pass p = {context,
+                 c,
+                 &context->at,
+                 context->backend->ops,
+                 context->backend->stream,
+                 di_pass_batch(context, rows, floor),
+                 -1,
+                 block};
+    upload_rows(&p, step);
+    upload_params(&p, step);
+    base_logits(&p, step->n);
+    for (int32_t k = 0; k < block; k++) {
+        pick_tokens(&p, step->n, k);
+        keep_logits(&p, step->n, k);
+    }
+    context->n_drafts = step->n;
+    context->n_out = 0; /* the step's logits are gone */
+    context->sampled = false;
+    return DI_OK;
+}
+
+void di_context_keep_draft_logits(di_context *context, float *logits) {
+    context->draft_logits = logits;
+}
+
+di_status di_context_read_drafts(di_context *context, int32_t *tokens, float *confidence,
+                                 di_error *error) {
+    di_backend *backend = context->backend;
+    int32_t n = context->n_drafts, block = context->model->config.dspark_block_size;
+    size_t count = (size_t)n * (size_t)block;
+    if (n == 0) return di_fail(error, DI_ERR_USAGE, "nothing was drafted");
+    int32_t *by_step = malloc(count * sizeof *by_step);
+    float *certain = malloc(count * sizeof *certain);
+    di_status status = DI_ERR_MEMORY;
+    if (by_step && certain) {
+        backend->ops->to_f32(backend->stream,
+                             &(di_to_f32_args){(int64_t)count, true, context->at.draft_confidence,
+                                               context->at.draft_export});
+        backend->download(backend->stream, by_step, context->at.drafts, count * 4);
+        backend->download(backend->stream, certain, context->at.draft_export, count * 4);
+        status = di_backend_sync(backend, error);
+    } else {
+        di_fail(error, status, "out of memory: drafts");
+    }
+    for (int32_t i = 0; i < n && status == DI_OK; i++) {
+        for (int32_t k = 0; k < block; k++) {
+            tokens[i * block + k] = by_step[k * n + i];
+            if (confidence) confidence[i * block + k] = certain[k * n + i];
+        }
+    }
+    free(by_step);
+    free(certain);
+    return status;
+}
