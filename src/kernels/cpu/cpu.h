@@ -25,6 +25,7 @@ enum {
     CPU_TILE_N = 32,               /* weight rows of a task: the height of a FP8 scale tile */
     CPU_TILE_K = 512,              /* K values decoded at a time; the block of every product sum */
     CPU_TILE_LD = CPU_TILE_K + 16, /* decoded rows 2 KB apart would share L1 sets */
+    CPU_FEW_ROWS = 6,              /* x rows of a product whose weights are decoded in registers */
     CPU_BLOCK = 64,                /* attention list slots at a time (ops.h) */
     CPU_KEY_PAD = 16,              /* the same for decoded keys */
     CPU_SMALL_WORK = 4096          /* fork only for more than this many units (about 1 ns each) */
@@ -111,7 +112,7 @@ typedef struct cpu_kernels {
 /* What one team member needs for itself. */
 struct cpu_scratch {
     float *tile;         /* [CPU_TILE_N][CPU_TILE_LD] decoded weights */
-    float *scaled;       /* [max_k] x times the scales of a weight tile */
+    float *scaled;       /* [CPU_FEW_ROWS][max_k] x times scales */
     float *acc, *acc2;   /* [max_rows][CPU_TILE_N] */
     float *keys;         /* [CPU_BLOCK][max(head_dim, index_dim) + CPU_KEY_PAD] */
     float *probs;        /* [max(n_heads, index_heads)][CPU_BLOCK] */

@@ -56,7 +56,7 @@ static uint64_t lay_out(const di_limits *l, uint8_t *memory, cpu_scratch *out) {
     uint64_t d = most((uint64_t)l->head_dim, (uint64_t)l->index_dim);
     uint64_t entries = (uint64_t)l->max_entries + CPU_BLOCK, vocab = (uint64_t)l->vocab + 8;
     out->tile = region(&r, 4 * CPU_TILE_N * CPU_TILE_LD);
-    out->scaled = region(&r, 4 * input_width(l));
+    out->scaled = region(&r, 4 * CPU_FEW_ROWS * input_width(l));
     out->acc = region(&r, 4 * rows * CPU_TILE_N);
     out->acc2 = region(&r, 4 * rows * CPU_TILE_N);
     out->keys = region(&r, 4 * CPU_BLOCK * (d + CPU_KEY_PAD));

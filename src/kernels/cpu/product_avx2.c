@@ -1,14 +1,15 @@
 /* Products with AVX2: a tile of at most 32 weight rows times any number of x rows.
  *
  * Many rows: blocks of 512 K values of the tile are decoded once, then all x rows run over them in
- * register tiles of 3 x rows by 4 weight rows. One row: product_row_avx2.c. Both form the same
+ * register tiles of 3 x rows by 4 weight rows. Few rows: product_few_avx2.c. Both form the same
  * products of the same real numbers in the same order (cpu.h), hence the same bits.
  */
 #include "kernels/cpu/simd_avx2.h"
 
 enum {
     ROW_CHUNK = 48, /* x rows that pass over a tile while their block stays in L2 */
-    FEW_ROWS = 12,
+    SOME_ROWS = 12, /* fewer x rows take tiles of LOW_TILE weight rows */
+    LOW_TILE = 8,
     TILE_LD = CPU_TILE_LD, /* floats between rows of a decoded tile */
 };
 
@@ -78,19 +79,22 @@ CPU_INLINE void decode_plain(const uint8_t *data, bool bf16, int32_t k, float *o
     _mm256_storeu_ps(out + i, bf16 ? load_bf16(rest) : load_f32(rest));
 }
 
-/* k values of row n from column k0 (a multiple of CPU_TILE_K) */
+/* k values of row n from column k0 (a multiple of CPU_TILE_K). What will be decoded next is fetched
+ * meanwhile: the row's next block, at its end the row that is LOW_TILE below. */
 static void decode_row(const di_matrix *w, int64_t n, int64_t k0, int32_t k, float *out) {
-    const uint8_t *data = cpu_at(w->data), *scale = cpu_at(w->scale);
+    const int64_t row_bytes = cpu_stored_bytes(w->dtype, w->k),
+                  bytes = cpu_stored_bytes(w->dtype, k);
+    const uint8_t *row = (const uint8_t *)cpu_at(w->data) + n * row_bytes;
+    const uint8_t *data = row + cpu_stored_bytes(w->dtype, k0), *scale = cpu_at(w->scale);
+    const char *next = (const char *)(k0 + k < w->k ? data + bytes : row + LOW_TILE * row_bytes);
     int64_t scales_a_row = ((int64_t)w->k + 31) / 32;
+    if (w->dtype != DI_F32) /* whose rows lie whole pages apart and would share L1 sets */
+        for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(next + i, _MM_HINT_T1);
     switch (w->dtype) {
-    case DI_F8_E4M3:
-        decode_fp8(data + n * w->k + k0, scale + n / 32 * scales_a_row + k0 / 32, k, out);
-        break;
-    case DI_FP4_PAIR:
-        decode_fp4(data + (n * w->k + k0) / 2, scale + n * scales_a_row + k0 / 32, k, out);
-        break;
-    case DI_BF16: decode_plain(data + (n * w->k + k0) * 2, true, k, out); break;
-    default: decode_plain(data + (n * w->k + k0) * 4, false, k, out); break;
+    case DI_F8_E4M3: decode_fp8(data, scale + n / 32 * scales_a_row + k0 / 32, k, out); break;
+    case DI_FP4_PAIR: decode_fp4(data, scale + n * scales_a_row + k0 / 32, k, out); break;
+    case DI_BF16: decode_plain(data, true, k, out); break;
+    default: decode_plain(data, false, k, out); break;
     }
 }
 
@@ -179,11 +183,22 @@ static void product_by_tiles(const di_matrix *w, int64_t n0, int32_t n, const fl
     }
 }
 
+/* Up to how many rows decoding in registers is faster than tiles (measured on Zen 3): the more work
+ * decoding is, the sooner it pays to do it once. */
+static int32_t few_rows(di_dtype dtype) {
+    switch (dtype) {
+    case DI_FP4_PAIR: return 2;
+    case DI_F8_E4M3: return 3;
+    default: return CPU_FEW_ROWS;
+    }
+}
+
 void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *const *x,
                       int64_t x_at, int32_t m, float *acc, cpu_scratch *scratch) {
-    if (m == 1 && cpu_product_one_row(w, n0, n, x[0] + x_at, acc, scratch->scaled)) return;
-    /* Few rows do not pay for a tile's way through L2: take parts of it that stay in L1. */
-    int32_t height = m <= FEW_ROWS ? 8 : n;
+    if (m <= few_rows(w->dtype) && cpu_product_few_rows(w, n0, n, x, x_at, m, acc, scratch->scaled))
+        return;
+    /* Some rows do not pay for a tile's way through L2: take parts of it that stay in L1. */
+    int32_t height = m <= SOME_ROWS ? LOW_TILE : n;
     for (int32_t j = 0; j < n; j += height)
         product_by_tiles(w, n0 + j, n - j < height ? n - j : height, x, x_at, m, acc + j,
                          scratch->tile);

@@ -209,10 +209,20 @@ CPU_INLINE void add_block(float *sum, __m128 block, bool first) {
     _mm_storeu_ps(sum, first ? block : _mm_add_ps(_mm_loadu_ps(sum), block));
 }
 
-/* One x row times rows n0 .. n0 + n - 1, decoding fused with FMA. False when that is not exact for
- * this tile; nothing is done then. scaled: [k] scratch. */
-bool cpu_product_one_row(const di_matrix *w, int64_t n0, int32_t n, const float *x, float *acc,
-                         float *scaled);
+/* Bytes of k stored values; k even for FP4. */
+static inline int64_t cpu_stored_bytes(di_dtype dtype, int64_t k) {
+    switch (dtype) {
+    case DI_F8_E4M3: return k;
+    case DI_FP4_PAIR: return k / 2;
+    case DI_BF16: return 2 * k;
+    default: return 4 * k;
+    }
+}
+
+/* At most CPU_FEW_ROWS x rows times weight rows n0 .. n0 + n - 1, decoding fused with FMA. False
+ * when that is not exact for this tile; nothing is done then. scaled: [m][k + 16] scratch. */
+bool cpu_product_few_rows(const di_matrix *w, int64_t n0, int32_t n, const float *const *x,
+                          int64_t x_at, int32_t m, float *acc, float *scaled);
 
 /* The functions of cpu_kernels that live in other *_avx2.c files. */
 void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *const *x,
