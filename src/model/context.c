@@ -7,8 +7,13 @@
 
 di_context_options di_context_options_defaults(const di_config *config) {
     int64_t context = config->max_position_embeddings;
-    return (di_context_options){1, context < 32768 ? context : 32768, 256, 32, true, false, false,
-                                0};
+    return (di_context_options){.n_slots = 1,
+                                .max_context = context < 32768 ? context : 32768,
+                                .max_rows = 256,
+                                .max_out = 32,
+                                .penalties = true};
+    0
+};
 }
 
 static int32_t largest(int32_t a, int32_t b) { return a > b ? a : b; }
@@ -70,6 +75,9 @@ static di_status check_options(const di_config *config, const di_context_options
                        "context of %" PRId64 " tokens: the model takes 1 to %" PRId64,
                        o->max_context, config->max_position_embeddings);
     }
+    if (o->n_pages < 0) {
+        return di_fail(error, DI_ERR_USAGE, "context: a pool of %d pages", o->n_pages);
+    }
     if (o->drafts && config->num_nextn_predict_layers == 0) {
         return di_fail(error, DI_ERR_USAGE, "this model has no draft layers");
     }
@@ -89,17 +97,27 @@ static void place(di_context *context) {
     }
 }
 
+/* The page table: each slot's own pages, or none yet where pages are shared. Every row may be live.
+ */
 static di_status fill_tables(di_context *context, di_error *error) {
-    int32_t n_slots = context->options.n_slots;
-    size_t n = (size_t)n_slots * (size_t)context->pages_per_slot;
-    int32_t *table = malloc((n > (size_t)n_slots ? n : (size_t)n_slots) * sizeof *table);
-    if (!table) return di_fail(error, DI_ERR_MEMORY, "out of memory: page table");
+    const di_context_options *o = &context->options;
+    size_t n = (size_t)o->n_slots * (size_t)context->pages_per_slot;
+    int32_t *valid = malloc((size_t)o->n_slots * sizeof *valid);
+    context->page_of = malloc((n + 1) * sizeof *context->page_of);
+    if (!valid || !context->page_of) {
+        free(valid);
+        return di_fail(error, DI_ERR_MEMORY, "out of memory: page table");
+    }
     di_backend *backend = context->backend;
-    for (size_t i = 0; i < n; i++) table[i] = (int32_t)i;
-    backend->upload(backend->stream, context->at.page_table, table, n * sizeof *table);
-    for (int32_t i = 0; i < n_slots; i++) table[i] = INT32_MAX;
-    backend->upload(backend->stream, context->at.n_valid, table, (uint64_t)n_slots * sizeof *table);
-    free(table);
+    for (size_t i = 0; i < n; i++) context->page_of[i] = o->n_pages ? -1 : (int32_t)i;
+    for (int32_t i = 0; i < o->n_slots; i++) valid[i] = INT32_MAX;
+    if (!o->n_pages) {
+        backend->upload(backend->stream, context->at.page_table, context->page_of,
+                        n * sizeof *context->page_of);
+    }
+    backend->upload(backend->stream, context->at.n_valid, valid,
+                    (uint64_t)o->n_slots * sizeof *valid);
+    free(valid);
     return DI_OK;
 }
 
@@ -137,10 +155,14 @@ di_status di_context_create(di_model *model, const di_context_options *options, 
     context->cut_from = calloc((size_t)options->n_slots, sizeof *context->cut_from);
     context->upper = calloc((size_t)options->max_rows, sizeof *context->upper);
     context->draft_params = calloc((size_t)options->n_slots, sizeof *context->draft_params);
+    context->floor_lower = calloc((size_t)options->n_slots, sizeof *context->floor_lower);
+    context->floor_upper = calloc((size_t)options->n_slots, sizeof *context->floor_upper);
+    context->closed = calloc((size_t)options->n_slots, sizeof *context->closed);
     context->seen = calloc((size_t)options->n_slots, sizeof *context->seen);
     context->out_slots = calloc((size_t)options->max_out, sizeof *context->out_slots);
     if (!context->length || !context->margin || !context->seen || !context->out_slots ||
-        !context->cut_from || !context->upper || !context->draft_params) {
+        !context->cut_from || !context->upper || !context->draft_params || !context->floor_lower ||
+        !context->floor_upper || !context->closed) {
         status = di_fail(error, DI_ERR_MEMORY, "out of memory: slots");
         goto done;
     }
@@ -165,6 +187,10 @@ void di_context_destroy(di_context *context) {
     free(context->margin);
     free(context->cut_from);
     free(context->upper);
+    free(context->floor_lower);
+    free(context->floor_upper);
+    free(context->closed);
+    free(context->page_of);
     free(context->draft_params);
     free(context->seen);
     free(context->out_slots);

@@ -184,7 +184,8 @@ uint64_t di_context_lay_out(const di_config *c, const di_backend *backend,
     begin = p.at;
     uint64_t page_bytes = lay_out_page(c, parts);
     at->page_table = take(&p, slots * (uint64_t)pages, 4);
-    at->page_pool = take(&p, slots * (uint64_t)pages, page_bytes);
+    uint64_t pool = o->n_pages ? (uint64_t)o->n_pages : slots * (uint64_t)pages;
+    at->page_pool = take(&p, pool, page_bytes);
     bytes->pages = p.at - begin;
 
     if (context) {

@@ -238,10 +238,17 @@ static di_status check_rows(di_context *context, const di_step *step, di_error *
             return di_fail(error, DI_ERR_USAGE, "row %d: offset %d does not continue its sequence",
                            i, row->offset);
         }
-        if (context->length[row->slot] + row->offset >= o->max_context) {
+        int64_t position = context->length[row->slot] + row->offset;
+        if (position >= o->max_context) {
             return di_fail(error, DI_ERR_LIMIT,
                            "the sequence would be longer than the context of %" PRId64 " tokens",
                            o->max_context);
+        }
+        int64_t page = (int64_t)row->slot * context->pages_per_slot + position / DI_PAGE_TOKENS;
+        if (context->page_of[page] < 0) {
+            return di_fail(error, DI_ERR_USAGE,
+                           "row %d: no page is set for position %" PRId64 " of slot %d", i,
+                           position, row->slot);
         }
     }
     return DI_OK;

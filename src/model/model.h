@@ -54,7 +54,9 @@ typedef struct di_context_options {
     bool penalties;      /* keep counts of ids for penalties: 4 V bytes a slot; default true */
     bool replay;         /* allow di_context_resume and di_context_cut; default false */
     bool drafts;         /* keep the draft layers' windows, allow di_draft; default false */
-    uint64_t max_bytes;  /* upper bound of what create may take; 0: none */
+    int32_t n_pages; /* of 64 tokens, shared by all slots (di_context_set_pages); 0 (default): every
+                        slot has its own for a full context */
+    uint64_t max_bytes; /* upper bound of what create may take; 0: none */
 } di_context_options;
 
 di_context_options di_context_options_defaults(const di_config *config);
@@ -83,6 +85,26 @@ di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_err
 int32_t di_context_margin(const di_context *context, int32_t slot);
 /* Tokens in slot as the host knows it. */
 int64_t di_context_length(const di_context *context, int32_t slot);
+
+/* ---- Pages and windows of slots, for whoever shares them out (kv, engine) ---- */
+
+/* Tokens [64 first, 64 (first + n)) of slot lie in these pages of the pool. Needs options.n_pages >
+ * 0; a step may only touch positions whose pages were set. Enqueued; the numbers are copied. */
+di_status di_context_set_pages(di_context *context, int32_t slot, int32_t first,
+                               const int32_t *pages, int32_t n, di_error *error);
+/* Copies a page's bytes on the device. Enqueued. */
+void di_context_copy_page(di_context *context, int32_t to, int32_t from);
+
+/* What a sequence has besides its whole pages: windows, raw rows of open groups, token history,
+ * floors, and the bytes of its last page when that is not full. Counts of ids are not in it. */
+uint64_t di_context_snapshot_bytes(const di_context *context);
+/* Enqueued: `host` is filled when the stream has come so far (di_context_wait). */
+void di_context_save(di_context *context, int32_t slot, void *host);
+/* Makes slot what was saved, of any slot of this context or of one with the same options; its
+ * pages, the unfinished one too, must be set. Enqueued; host is copied. */
+void di_context_restore(di_context *context, int32_t slot, const void *host);
+/* Until everything enqueued so far is done. */
+di_status di_context_wait(di_context *context, di_error *error);
 
 /* ---- Replay (design: three modes; model.md 8). Needs options.replay. ---- */
 

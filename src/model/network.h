@@ -131,7 +131,10 @@ struct di_context {
     int32_t *margin;   /* [n_slots] */
     int64_t *cut_from; /* [n_slots]: rows below it run below the cut layer only */
     di_row *upper;     /* [max_rows]: the rows of a step that run above the cut */
-    int64_t *seen;     /* [n_slots]: the last step that had rows of the slot */
+    /* [n_slots]: the host's copies of what replay.c puts on the device */
+    int64_t *floor_lower, *floor_upper, *closed;
+    int32_t *page_of; /* [n_slots][pages_per_slot]: the page table, -1: not set */
+    int64_t *seen;    /* [n_slots]: the last step that had rows of the slot */
     int64_t step_number;
     int32_t *out_slots;             /* [max_out] */
     int32_t n_drafts;               /* sequences of the last di_draft */
@@ -148,8 +151,12 @@ uint64_t di_context_lay_out(const di_config *config, const di_backend *backend,
                             const di_context_options *options, di_context *context,
                             di_context_bytes *bytes);
 
-/* replay.c: slot is as if it had never been cut or resumed. Enqueued. */
+/* replay.c: slot is as if it had never been cut or resumed; the marks, and the length, of a slot go
+ * to the device. Enqueued. */
 void di_context_forget_replay(di_context *context, int32_t slot);
+void di_context_put_floors(di_context *context, int32_t slot, int64_t lower, int64_t upper,
+                           int64_t closed);
+void di_context_put_length(di_context *context, int32_t slot);
 
 /* ---- Passes ---- */
 

@@ -29,12 +29,24 @@ static void put(di_context *context, di_ptr array, int32_t slot, int64_t value) 
                              &number, 4);
 }
 
+void di_context_put_floors(di_context *context, int32_t slot, int64_t lower, int64_t upper,
+                           int64_t closed) {
+    context->floor_lower[slot] = lower;
+    context->floor_upper[slot] = upper;
+    context->closed[slot] = closed;
+    if (!context->options.replay) return;
+    put(context, context->at.floor_lower, slot, lower);
+    put(context, context->at.floor_upper, slot, upper);
+    put(context, context->at.closed, slot, closed);
+}
+
+void di_context_put_length(di_context *context, int32_t slot) {
+    put(context, context->at.length, slot, context->length[slot]);
+}
+
 void di_context_forget_replay(di_context *context, int32_t slot) {
     context->cut_from[slot] = 0;
-    if (!context->options.replay) return;
-    put(context, context->at.floor_lower, slot, 0);
-    put(context, context->at.floor_upper, slot, 0);
-    put(context, context->at.closed, slot, 0);
+    di_context_put_floors(context, slot, 0, 0, 0);
 }
 
 di_status di_context_cut(di_context *context, int32_t slot, int64_t from, di_error *error) {
@@ -53,8 +65,10 @@ di_status di_context_cut(di_context *context, int32_t slot, int64_t from, di_err
                        "a cut at %" PRId64 " in slot %d, which has %" PRId64 " tokens already",
                        from, slot, context->length[slot]);
     }
+    int64_t upper = context->floor_upper[slot];
     context->cut_from[slot] = from;
-    put(context, context->at.floor_upper, slot, from);
+    di_context_put_floors(context, slot, context->floor_lower[slot], from > upper ? from : upper,
+                          context->closed[slot]);
     return DI_OK;
 }
 
@@ -77,10 +91,8 @@ di_status di_context_resume(di_context *context, int32_t slot, const int32_t *id
                              di_ptr_at(context->at.history, (uint64_t)slot * bytes), history,
                              bytes);
     free(history);
-    put(context, context->at.length, slot, position);
-    put(context, context->at.floor_lower, slot, position);
-    put(context, context->at.floor_upper, slot, position);
-    put(context, context->at.closed, slot, closed);
     context->length[slot] = position;
+    di_context_put_length(context, slot);
+    di_context_put_floors(context, slot, position, position, closed);
     return DI_OK;
 }

@@ -1,0 +1,136 @@
+/* The engine: many requests at once through one model.
+ *
+ * Requests are submitted, wait, are admitted to a slot, and run in steps: every step is one ragged
+ * forward pass over prompt chunks and decode rows of all running sequences (model.h), within a row
+ * budget. Pages and the prefix index: kv.h. Results come through a callback, token by token.
+ *
+ * Determinism is the law: a request's tokens and log-probabilities are the same bits whatever else
+ * runs, however it is chunked, pre-empted, or served from the cache in a mode that is exact about
+ * it.
+ *
+ * One thread, the engine's, calls everything here; callbacks run on it. Memory is taken by create;
+ * a step allocates nothing. A request that cannot be served is refused alone.
+ */
+#ifndef DI_ENGINE_ENGINE_H
+#define DI_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "kv/kv.h"
+#include "model/model.h"
+
+typedef struct di_core di_core;
+
+/* How windows are rebuilt behind a prefix hit, and whether a prompt's head runs above the cut
+ * (design: replay has three modes). */
+typedef enum di_replay { DI_REPLAY_EXACT, DI_REPLAY_STABLE, DI_REPLAY_BOUNDED } di_replay;
+
+typedef struct di_core_options {
+    int32_t max_batch;   /* sequences that run at once; default 16 */
+    int32_t max_rows;    /* rows of one step, prompt chunks and decode rows together; default 256 */
+    int64_t max_context; /* tokens of one sequence; default min(config's, 32768) */
+    int32_t n_pages;     /* pool, in pages of 64 tokens; 0: max_batch full contexts */
+    bool prefix_cache;   /* default true */
+    di_replay replay;    /* default exact: see README.md of this folder for why */
+    uint64_t window_cache_bytes; /* host memory for window snapshots; default 256 MiB */
+    uint64_t max_bytes;          /* what the context may take; 0: no bound */
+} di_core_options;
+
+di_core_options di_core_options_defaults(const di_config *config);
+
+/* `fingerprint` and `kernels` go into page names. The model must outlive the core. */
+di_status di_core_create(di_model *model, const di_core_options *options,
+                         const di_kv_name *fingerprint, const char *numerics, const char *kernels,
+                         di_core **out, di_error *error);
+void di_core_destroy(di_core *core); /* open requests end as cancelled, without callbacks */
+
+typedef enum di_finish {
+    DI_FINISH_STOP,      /* the end token, or the callback said so */
+    DI_FINISH_LENGTH,    /* max_tokens or the context */
+    DI_FINISH_CANCELLED, /* di_core_cancel */
+    DI_FINISH_ERROR      /* its logits were not finite, ...: message in the result */
+} di_finish;
+
+typedef struct di_top_logprob {
+    int32_t id;
+    float logprob;
+} di_top_logprob;
+
+enum { DI_MAX_TOP_LOGPROBS = 20 };
+
+/* One token of one choice, in order. Pointers are valid during the call. */
+typedef struct di_core_token {
+    uint64_t request;
+    int32_t choice; /* 0 .. n - 1 */
+    int64_t index;  /* of the answer, from 0; prompt log-probabilities: position - n_prompt, < 0 */
+    int32_t id;
+    float logprob;             /* of the raw logits; NAN at the first token of a prompt */
+    const di_top_logprob *top; /* best first, n_top of them when asked for */
+    int32_t n_top;
+} di_core_token;
+
+typedef struct di_core_result {
+    uint64_t request;
+    int32_t choice;
+    di_finish finish;
+    int64_t n_prompt, n_cached, n_answer; /* tokens; n_cached: of the prompt, not computed again */
+    const char *message;                  /* DI_FINISH_ERROR */
+} di_core_result;
+
+typedef struct di_core_request {
+    const int32_t *ids; /* n_ids >= 1, copied */
+    int64_t n_ids;
+    int64_t max_tokens;          /* >= 1, per choice; cut to what the context leaves */
+    di_sample_params sampling;   /* slot, bias and mask fields are filled by the engine */
+    const di_logit_bias *biases; /* n_biases, copied */
+    int32_t n_biases;
+    int32_t
+        n; /* choices; the seed of choice i is hash(seed, i), that of choice 0 the seed itself */
+    int32_t top_logprobs;  /* 0 .. DI_MAX_TOP_LOGPROBS */
+    bool prompt_logprobs;  /* takes the exact path */
+    bool ignore_end_token; /* do not stop at config's eos_token_id */
+    int32_t priority;      /* higher goes first; equal ones in order of arrival */
+    const void *salt;      /* tenant, salt_bytes, copied */
+    uint64_t salt_bytes;
+    void *user;
+    /* false: this choice ends here (DI_FINISH_STOP), the token counts. Must not call the core, but
+     * for di_core_cancel. */
+    bool (*on_token)(void *user, const di_core_token *token);
+    void (*on_end)(void *user,
+                   const di_core_result *result); /* once a choice, the last call for it */
+} di_core_request;
+
+/* Checks and queues. DI_ERR_USAGE naming the field, DI_ERR_LIMIT when prompt and one token can
+ * never fit the context or the pool. *id > 0. */
+di_status di_core_submit(di_core *core, const di_core_request *request, uint64_t *id,
+                         di_error *error);
+/* Ends all choices of a request; on_end comes before this returns or, called from a callback,
+ * before di_core_step returns. False: no such request (any more). */
+bool di_core_cancel(di_core *core, uint64_t id);
+
+/* Never-sampled ids: a mask of ceil(V / 32) words, bit set: allowed; copied. Default: all allowed.
+ */
+void di_core_set_mask(di_core *core, const uint32_t *words);
+
+/* One step: admits, builds, runs, delivers. *busy false: nothing is left to do. An error is the
+ * engine's own (device lost); requests then end with DI_FINISH_ERROR. */
+di_status di_core_step(di_core *core, bool *busy, di_error *error);
+/* Steps until nothing is left or *stop becomes true. */
+di_status di_core_run(di_core *core, const volatile bool *stop, di_error *error);
+
+typedef struct di_core_stats {
+    int64_t waiting, running;          /* choices */
+    uint64_t steps, rows, prompt_rows; /* since create */
+    uint64_t replayed_rows, preemptions;
+    uint64_t snapshots, snapshot_hits;
+    di_kv_stats kv;
+} di_core_stats;
+di_core_stats di_core_get_stats(const di_core *core);
+
+/* Tests: forces a pre-emption of a running sequence before the next step, the one that would be
+ * chosen. */
+void di_core_preempt(di_core *core);
+
+#endif
