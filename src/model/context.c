@@ -12,8 +12,6 @@ di_context_options di_context_options_defaults(const di_config *config) {
                                 .max_rows = 256,
                                 .max_out = 32,
                                 .penalties = true};
-    0
-};
 }
 
 static int32_t largest(int32_t a, int32_t b) { return a > b ? a : b; }
