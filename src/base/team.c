@@ -58,7 +58,10 @@ static void futex_wake_all(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-static void relax(void) {
+/* One turn of a spinning wait. Now and then it offers the core to others: the one that is waited
+ * for may need this very core, which the scheduler likes to do to threads that wake each other. */
+static void relax(int32_t turn) {
+    if (turn % 64 == 63) sched_yield();
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif
@@ -70,7 +73,7 @@ static uint32_t wait_epoch(di_team *team, uint32_t seen) {
     for (int32_t i = 0; i < team->spin; i++) {
         now = atomic_load_explicit(&team->epoch, memory_order_acquire);
         if (now != seen) return now;
-        relax();
+        relax(i);
     }
     while ((now = atomic_load(&team->epoch)) == seen) {
         atomic_fetch_add(&team->sleepers, 1);
@@ -131,7 +134,7 @@ static bool all_out(const di_team *team, int32_t entered) {
 static void wait_all_out(di_team *team, int32_t entered) {
     for (int32_t i = 0; i < team->spin; i++) {
         if (all_out(team, entered)) return;
-        relax();
+        relax(i);
     }
     while (!all_out(team, entered)) {
         uint32_t seen = atomic_load(&team->done);
