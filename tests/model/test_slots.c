@@ -77,8 +77,7 @@ static void check(const char *directory, test_backend backend) {
         test_feed(&m, 1, noise, 150, NULL, 0);
         /* back in another slot, its unfinished page in another place */
         int32_t whole = cut / 64, pages[4];
-        for (int32_t i = 0; i < 4; i++)
-            pages[i] = i < whole ? scattered[i] : back[i] + (i == 0) * -4;
+        for (int32_t i = 0; i < 4; i++) pages[i] = i < whole ? scattered[i] : back[i];
         set_pages(&m, 2, pages, 4);
         di_context_restore(m.context, 2, host);
         free(host);
