@@ -13,11 +13,14 @@ bool di_terminal_is(FILE *stream);
 #define DI_STYLE_BOLD "\033[1m"
 #define DI_STYLE_OFF "\033[0m"
 
-/* From now on Ctrl-C (SIGINT) and SIGTERM only set a flag; a read from the terminal returns with
- * EINTR. A third one before the flag is cleared ends the program at once. */
+/* From now on Ctrl-C (SIGINT) and SIGTERM only set a flag, whichever thread they come to. A third
+ * one before the flag is cleared ends the program at once. */
 void di_interrupt_catch(void);
 bool di_interrupt_seen(void);
 void di_interrupt_clear(void);
+/* Readable while the flag is set, for poll: a wait on it and on something else cannot miss a signal.
+ * -1 before di_interrupt_catch. */
+int di_interrupt_fd(void);
 
 double di_seconds(void); /* of a clock that only goes forward */
 

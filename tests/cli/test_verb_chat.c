@@ -158,12 +158,23 @@ static void type(const terminal *t, const char *keys) {
     assert_int_equal(write(t->fd, keys, strlen(keys)), strlen(keys));
 }
 
-static void close_terminal(terminal *t) {
-    type(t, "\x04");
+/* False once the program has closed its side. */
+static bool drain(const terminal *t) {
     char rest[256];
-    while (read(t->fd, rest, sizeof rest) > 0) {
+    struct pollfd one = {.fd = t->fd, .events = POLLIN};
+    while (poll(&one, 1, 200) == 1) {
+        if (read(t->fd, rest, sizeof rest) <= 0) return false;
     }
-    int status;
+    return true;
+}
+
+/* Ctrl-D until the program has gone: one that comes while the terminal changes its mode is lost. */
+static void close_terminal(terminal *t) {
+    int status, tries = 0;
+    do {
+        type(t, "\x04");
+    } while (drain(t) && ++tries < 100);
+    if (tries == 100) kill(t->child, SIGKILL);
     assert_int_equal(waitpid(t->child, &status, 0), t->child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
@@ -255,6 +266,7 @@ static void test_paste_stays_together(void **state) {
 }
 
 int main(void) {
+    if (!program_can_compute()) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_commands),
