@@ -67,6 +67,11 @@ const program_result *program_run(const char *command, const char *input) {
     return &result;
 }
 
+bool program_can_compute(void) {
+    const program_result *r = program_run("score models/demo -q --context 64 --ids -", "0");
+    return r->code == 0 || !strstr(r->error, "AVX2");
+}
+
 void program_refuses(const char *command, const char *input, int code, const char *message) {
     const program_result *r = program_run(command, input);
     char *want = NULL;

@@ -2,6 +2,7 @@
 #ifndef DI_TESTS_PROGRAM_H
 #define DI_TESTS_PROGRAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef struct program_result {
@@ -16,6 +17,9 @@ enum { PROGRAM_MAX_ARGS = 40 };
  * models/demo is found). `input` goes to stdin; NULL: it is empty. The result is valid until the
  * next call. Fails the test when the program does not end within a minute. */
 const program_result *program_run(const char *command, const char *input);
+
+/* False where the cpu backend cannot run (no AVX2): a test of verbs that compute is skipped then. */
+bool program_can_compute(void);
 
 /* Runs and compares: exit code, and the whole of stderr ("deepinfer " in front and a newline behind
  * are added). */
