@@ -26,6 +26,9 @@ typedef struct cpu_backend {
     uint8_t *work;
 } cpu_backend;
 
+/* More than any machine has: sizes beyond it never reach the allocator. */
+#define MAX_BYTES (UINT64_C(1) << 46)
+
 static cpu_backend *self_of(di_backend *backend) { return (cpu_backend *)backend; }
 
 static uint64_t workspace_bytes(const di_backend *backend, const di_limits *limits) {
@@ -37,7 +40,7 @@ static di_status prepare(di_backend *backend, const di_limits *limits, di_error 
     di_stream *s = backend->stream;
     uint64_t shared = cpu_shared_bytes(limits), each = cpu_scratch_bytes(limits);
     uint64_t total = shared + (uint64_t)s->n_members * each;
-    uint8_t *work = total <= SIZE_MAX / 2 ? aligned_alloc(64, (size_t)total) : NULL;
+    uint8_t *work = total <= MAX_BYTES ? aligned_alloc(64, (size_t)total) : NULL;
     if (!work)
         return di_fail(error, DI_ERR_MEMORY, "cpu backend: no memory for %llu bytes of workspace",
                        (unsigned long long)total);
@@ -57,7 +60,7 @@ static di_status alloc(di_backend *backend, uint64_t size, const char *what, di_
                        di_error *error) {
     block *head = &self_of(backend)->blocks, *b = NULL;
     *out = DI_NONE;
-    if (size > 0 && size < SIZE_MAX / 2)
+    if (size > 0 && size <= MAX_BYTES)
         b = aligned_alloc(64, (size_t)(HEADER + (size + 63) / 64 * 64));
     if (!b)
         return di_fail(error, DI_ERR_MEMORY, "cpu backend: no memory for %llu bytes of %s",
