@@ -14,6 +14,7 @@ static const di_ops cpu_ops = {DI_EACH_OP(CPU_ENTRY)};
 /* Lies in the 64 bytes before every allocation, so that destroy finds what free was not told of. */
 typedef struct block {
     struct block *next, *previous;
+    uint64_t mapped; /* bytes of a mapping, 0: from the heap */
 } block;
 enum { HEADER = 64 };
 _Static_assert(sizeof(block) <= HEADER, "the header must fit before the first aligned byte");
@@ -26,6 +27,8 @@ typedef struct cpu_backend {
     uint8_t *work;
 } cpu_backend;
 
+/* From here on memory is mapped: its pages are zero and cost nothing until they are written. */
+#define MAP_FROM (UINT64_C(1) << 20)
 /* More than any machine has: sizes beyond it never reach the allocator. */
 #define MAX_BYTES (UINT64_C(1) << 46)
 
@@ -39,8 +42,9 @@ static uint64_t workspace_bytes(const di_backend *backend, const di_limits *limi
 static di_status prepare(di_backend *backend, const di_limits *limits, di_error *error) {
     di_stream *s = backend->stream;
     uint64_t shared = cpu_shared_bytes(limits), each = cpu_scratch_bytes(limits);
+    bool sane = shared <= MAX_BYTES && each <= MAX_BYTES;
     uint64_t total = shared + (uint64_t)s->n_members * each;
-    uint8_t *work = total <= MAX_BYTES ? aligned_alloc(64, (size_t)total) : NULL;
+    uint8_t *work = sane && total <= MAX_BYTES ? aligned_alloc(64, (size_t)total) : NULL;
     if (!work)
         return di_fail(error, DI_ERR_MEMORY, "cpu backend: no memory for %llu bytes of workspace",
                        (unsigned long long)total);
@@ -60,15 +64,22 @@ static di_status alloc(di_backend *backend, uint64_t size, const char *what, di_
                        di_error *error) {
     block *head = &self_of(backend)->blocks, *b = NULL;
     *out = DI_NONE;
-    if (size > 0 && size <= MAX_BYTES)
-        b = aligned_alloc(64, (size_t)(HEADER + (size + 63) / 64 * 64));
+    uint64_t bytes = HEADER + (size + 63) / 64 * 64;
+    bool map = size >= MAP_FROM;
+    if (map && size <= MAX_BYTES) {
+        void *at =
+            mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        b = at == MAP_FAILED ? NULL : at;
+    } else if (size > 0 && !map) {
+        b = aligned_alloc(64, (size_t)bytes);
+    }
     if (!b)
         return di_fail(error, DI_ERR_MEMORY, "cpu backend: no memory for %llu bytes of %s",
                        (unsigned long long)size, what);
-    *b = (block){head->next, head};
+    *b = (block){head->next, head, map ? bytes : 0};
     b->next->previous = b;
     head->next = b;
-    memset((uint8_t *)b + HEADER, 0, (size_t)size);
+    if (!map) memset((uint8_t *)b + HEADER, 0, (size_t)size);
     out->address = (uint64_t)(uintptr_t)b + HEADER;
     return DI_OK;
 }
@@ -76,7 +87,10 @@ static di_status alloc(di_backend *backend, uint64_t size, const char *what, di_
 static void free_block(block *b) {
     b->next->previous = b->previous;
     b->previous->next = b->next;
-    free(b);
+    if (b->mapped)
+        munmap(b, (size_t)b->mapped);
+    else
+        free(b);
 }
 
 static void free_memory(di_backend *backend, di_ptr memory) {
@@ -164,7 +178,7 @@ di_status di_backend_create_cpu(di_numerics numerics, const di_cpu_options *opti
     *out = NULL;
     cpu_backend *self = calloc(1, sizeof *self);
     if (!self) return di_fail(error, DI_ERR_MEMORY, "cpu backend: no memory");
-    self->blocks = (block){&self->blocks, &self->blocks};
+    self->blocks = (block){&self->blocks, &self->blocks, 0};
     self->base = (di_backend){
         .name = "cpu",
         .ops = &cpu_ops,
