@@ -1,7 +1,7 @@
 /* Names. What is hashed starts with a tag that no other hash of ours starts with, has a fixed
  * length or lengths in front of its parts, and is little-endian: the same on every machine.
  */
-#include <stdlib.h>
+#include <endian.h>
 #include <string.h>
 
 #include "base/sha256.h"
@@ -19,12 +19,13 @@ static uint8_t *put_bytes(uint8_t *at, const void *bytes, uint64_t n) {
 }
 
 static uint8_t *put_u32(uint8_t *at, uint32_t value) {
-    for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> 8 * i);
-    return at + 4;
+    value = htole32(value);
+    return put_bytes(at, &value, sizeof value);
 }
 
 static uint8_t *put_u64(uint8_t *at, uint64_t value) {
-    return put_u32(put_u32(at, (uint32_t)value), (uint32_t)(value >> 32));
+    value = htole64(value);
+    return put_bytes(at, &value, sizeof value);
 }
 
 /* A part of any length, as its own digest: so the whole has a fixed length and fits the stack. */
