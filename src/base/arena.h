@@ -12,7 +12,8 @@ typedef struct di_arena {
     struct di_arena_block *head; /* newest block; NULL when empty */
 } di_arena;
 
-#define DI_ARENA_EMPTY {NULL}
+#define DI_ARENA_EMPTY                                                                             \
+    { NULL }
 
 /* Uninitialised memory, or NULL when the system has none. size 0 gives a valid pointer. */
 void *di_arena_alloc(di_arena *arena, size_t size);

@@ -37,9 +37,7 @@ void di_buffer_puts(di_buffer *buffer, const char *text) {
     di_buffer_append(buffer, text, strlen(text));
 }
 
-void di_buffer_putc(di_buffer *buffer, char c) {
-    di_buffer_append(buffer, &c, 1);
-}
+void di_buffer_putc(di_buffer *buffer, char c) { di_buffer_append(buffer, &c, 1); }
 
 void di_buffer_printf(di_buffer *buffer, const char *format, ...) {
     va_list args, again;

@@ -1,8 +1,8 @@
 /* A growing byte buffer, for text that is put together piece by piece.
  *
  * The caller embeds it, starts with DI_BUFFER_EMPTY and ends with di_buffer_free. Out of memory is
- * sticky: later appends do nothing and `failed` stays true, so that a writer checks once at its end.
- * `data` is NUL-terminated whenever it is not NULL; the NUL is not counted in `size`.
+ * sticky: later appends do nothing and `failed` stays true, so that a writer checks once at its
+ * end. `data` is NUL-terminated whenever it is not NULL; the NUL is not counted in `size`.
  */
 #ifndef DI_BASE_BUFFER_H
 #define DI_BASE_BUFFER_H
@@ -16,7 +16,8 @@ typedef struct di_buffer {
     bool failed;
 } di_buffer;
 
-#define DI_BUFFER_EMPTY {NULL, 0, 0, false}
+#define DI_BUFFER_EMPTY                                                                            \
+    { NULL, 0, 0, false }
 
 /* Makes room for `more` bytes behind `size`; false when out of memory. */
 bool di_buffer_reserve(di_buffer *buffer, size_t more);

@@ -31,7 +31,8 @@ static di_status fail_memory(parser *p) {
 }
 
 static void skip_blank(parser *p) {
-    while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r')) {
+    while (p->at < p->end &&
+           (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r')) {
         p->at++;
     }
 }
@@ -106,8 +107,9 @@ static di_status parse_string(parser *p, const char **text, size_t *length) {
     }
     p->at++;
     *length = p->text.size;
-    *text = p->text.failed ? NULL
-                           : di_arena_strndup(p->arena, p->text.data ? p->text.data : "", p->text.size);
+    *text = p->text.failed
+                ? NULL
+                : di_arena_strndup(p->arena, p->text.data ? p->text.data : "", p->text.size);
     return *text ? DI_OK : fail_memory(p);
 }
 

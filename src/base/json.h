@@ -5,8 +5,8 @@
  *
  * Reader: RFC 8259, nothing more (no NaN, comments or trailing commas). Text must be valid UTF-8
  * without lone surrogates in escapes; a duplicate key in an object is an error; nesting is limited
- * to DI_JSON_MAX_DEPTH. The tree lives in the caller's arena; strings are NUL-terminated copies that
- * may contain NUL themselves, so use their length. No function here blocks or keeps state.
+ * to DI_JSON_MAX_DEPTH. The tree lives in the caller's arena; strings are NUL-terminated copies
+ * that may contain NUL themselves, so use their length. No function here blocks or keeps state.
  */
 #ifndef DI_BASE_JSON_H
 #define DI_BASE_JSON_H
@@ -57,7 +57,8 @@ bool di_json_bool(const di_json *value, bool *out);
 bool di_json_is_string(const di_json *value, const char *text);
 
 /* Appends `value` as Python's json.dumps(value, ensure_ascii=False) prints json.loads(text):
- * ", " and ": ", floats by repr, integers to the last digit, escapes \" \\ \n \r \t \b \f \u00XX. */
+ * ", " and ": ", floats by repr, integers to the last digit, escapes \" \\ \n \r \t \b \f \u00XX.
+ */
 void di_json_write(di_buffer *out, const di_json *value);
 /* A quoted string, the same way. */
 void di_json_write_string(di_buffer *out, const char *text, size_t length);
