@@ -19,6 +19,28 @@ static void quoted(di_buffer *out, const char *text, const char *special, const 
     }
 }
 
+/* Inside a zsh string of single quotes. */
+static void zsh_quoted(di_buffer *out, const char *text, const char *special) {
+    for (; *text; text++) {
+        if (*text == '\'') {
+            di_buffer_puts(out, "'\\''");
+        } else {
+            if (strchr(special, *text)) di_buffer_putc(out, '\\');
+            di_buffer_putc(out, *text);
+        }
+    }
+}
+
+/* The first sentence of an option's help, without its full stop; di_buffer_free it. */
+static di_buffer sentence(const di_option *option) {
+    const char *end = strstr(option->help, ". ");
+    size_t size = end ? (size_t)(end - option->help) : strlen(option->help) - 1;
+    di_buffer out = DI_BUFFER_EMPTY;
+    di_buffer_append(&out, option->help, size);
+    if (out.failed) di_buffer_free(&out);
+    return out;
+}
+
 /* "cpu|ref" as "cpu ref" */
 static void words(di_buffer *out, const char *choices) {
     for (; *choices; choices++) di_buffer_putc(out, *choices == '|' ? ' ' : *choices);
@@ -86,17 +108,8 @@ static void bash(di_buffer *out) {
 static void zsh_option(di_buffer *out, const di_option *option, const char *prefix) {
     di_buffer_printf(out, " \\\n            '%s--%s%s%s[", option->type == DI_TYPE_LIST ? "*" : "",
                      prefix, option->name, has_value(option) ? "=" : "");
-    size_t sentence = strcspn(option->help, ".");
-    di_buffer text = DI_BUFFER_EMPTY;
-    di_buffer_append(&text, option->help, sentence);
-    for (const char *c = text.data ? text.data : ""; *c; c++) {
-        if (*c == '\'') {
-            di_buffer_puts(out, "'\\''");
-        } else {
-            if (*c == '[' || *c == ']' || *c == ':') di_buffer_putc(out, '\\');
-            di_buffer_putc(out, *c);
-        }
-    }
+    di_buffer text = sentence(option);
+    zsh_quoted(out, text.data ? text.data : "", "[]:");
     di_buffer_free(&text);
     di_buffer_putc(out, ']');
     if (has_value(option)) {
@@ -121,7 +134,7 @@ static void zsh(di_buffer *out) {
                    "_deepinfer() {\n    local -a verbs\n    verbs=(\n");
     for (int i = 0; i < di_n_verbs; i++) {
         di_buffer_printf(out, "        '%s:", di_verbs[i].name);
-        quoted(out, di_verbs[i].summary, ":", "\\");
+        zsh_quoted(out, di_verbs[i].summary, ":");
         di_buffer_puts(out, "'\n");
     }
     di_buffer_puts(out, "    )\n    if (( CURRENT == 2 )); then\n"
@@ -164,8 +177,7 @@ static void fish_option(di_buffer *out, const di_verb *verb, const di_option *op
         di_buffer_puts(out, " -x");
     }
     di_buffer_puts(out, " -d '");
-    di_buffer text = DI_BUFFER_EMPTY;
-    di_buffer_append(&text, option->help, strcspn(option->help, "."));
+    di_buffer text = sentence(option);
     quoted(out, text.data ? text.data : "", "'\\", "\\");
     di_buffer_free(&text);
     di_buffer_puts(out, "'\n");
@@ -188,6 +200,9 @@ static void fish(di_buffer *out) {
             }
         }
     }
+    di_buffer_puts(out, "complete -c deepinfer -f -n '__fish_seen_subcommand_from help' -a '");
+    verb_names(out);
+    di_buffer_puts(out, "'\n");
 }
 
 bool di_completion(const char *shell, di_buffer *out) {
