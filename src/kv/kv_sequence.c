@@ -27,7 +27,7 @@ void di_kv_sequence_deinit(di_kv_sequence *sequence) {
 }
 
 static int64_t pages_for(int64_t n_tokens) {
-    return (n_tokens + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS;
+    return n_tokens / DI_PAGE_TOKENS + (n_tokens % DI_PAGE_TOKENS > 0); /* any int64 */
 }
 
 static void promise(di_kv *kv, di_kv_sequence *sequence, int32_t n) {

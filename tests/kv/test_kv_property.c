@@ -21,7 +21,7 @@
 #include "base/philox.h"
 #include "kv/kv.h"
 
-enum { T = DI_PAGE_TOKENS, MAX_PAGES = 7, MAX_POOL = 24, N_SEQUENCES = 5, N_SEEDS = 60 };
+enum { T = DI_PAGE_TOKENS, MAX_PAGES = 7, MAX_POOL = 24, N_SEQUENCES = 5, N_SEEDS = 200 };
 enum { N_OPERATIONS = 500 };
 
 /* A named page in the model. */

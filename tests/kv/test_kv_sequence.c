@@ -114,6 +114,7 @@ static void test_promises(void **state) {
     assert_false(di_kv_extend(f.kv, a, 6 * T + 1));
     assert_true(di_kv_extend(f.kv, b, 3 * T));
     assert_false(di_kv_extend(f.kv, b, (int64_t)MAX_PAGES * T + 1));
+    assert_false(di_kv_extend(f.kv, b, INT64_MAX));
     di_kv_release(f.kv, a);
     check(&f);
     assert_int_equal(di_kv_spare(f.kv), 6);
