@@ -102,6 +102,8 @@ typedef struct cpu_kernels {
     int32_t (*sort_keys)(const float *scores, int64_t n, uint32_t *keys);
     /* Largest value of x; *bad: a NaN is among them. */
     float (*max)(const float *x, int64_t n, bool *bad);
+    /* sum exp(x - top) in double, terms below e^-55 left out; x <= top */
+    double (*sum_exp_double)(const double *x, double top, int64_t n);
     /* sum exp(x - top), in double over fixed lanes */
     double (*sum_exp)(const float *x, float top, int64_t n);
 

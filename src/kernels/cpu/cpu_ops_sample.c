@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu.h"
 
 typedef struct row {
+    const cpu_kernels *k;
     const di_sample_args *args;
     const di_sample_params *p;
     const float *logits;
@@ -101,14 +102,24 @@ static void sort_ids(const double *x, int32_t *ids, int32_t n) {
     }
 }
 
-/* How many of n ids, best first, make up top_p; puts them in order as it goes. */
+/* Moves the ids with x >= least to the front; how many. */
+static int32_t split_ids(const double *x, int32_t *ids, int32_t n, double least) {
+    int32_t front = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (x[ids[i]] >= least) swap(&ids[front++], &ids[i]);
+    return front;
+}
+
+/* How many of n ids, best first, make up top_p; puts them in order as it goes. The few that are
+ * near the top come first by themselves: mostly they suffice. */
 static int32_t prefix_of(const row *r, int32_t n, double total, double top) {
     double sum = 0;
-    int32_t sorted = 0, kept = 0, portion = 32;
+    int32_t sorted = 0, kept = 0, portion = 32, limit = split_ids(r->x, r->ids, n, top - 12);
     while (kept < n) {
+        if (kept == limit) limit = n;
         if (kept == sorted) {
-            int32_t more = n - sorted < portion ? n - sorted : portion;
-            select_first(r->x, r->ids + sorted, n - sorted, more);
+            int32_t more = limit - sorted < portion ? limit - sorted : portion;
+            select_first(r->x, r->ids + sorted, limit - sorted, more);
             sort_ids(r->x, r->ids + sorted, more);
             sorted += more;
             portion *= 4;
@@ -128,10 +139,11 @@ static int32_t truncate(const row *r, int32_t n, double top) {
         n = p->top_k;
     }
     if (p->top_p < 1) {
-        double total = 0; /* terms below 1e-19 of the first do not show in a double */
-        for (int32_t i = 0; i < n; i++) {
-            double below = r->x[r->ids[i]] - top;
-            if (below > -55) total += exp(below);
+        double total = 0; /* terms below e^-55 of the first do not show in a double */
+        if (n > 1000 && p->top_k <= 0) {
+            total = r->k->sum_exp_double(r->x, top, r->args->vocab);
+        } else {
+            for (int32_t i = 0; i < n; i++) total += exp(r->x[r->ids[i]] - top);
         }
         n = prefix_of(r, n, total, top);
     }
@@ -240,7 +252,7 @@ static void sample_row(di_stream *s, cpu_scratch *scratch, const di_sample_args 
     if (pos >= 0) {
         bool bad;
         float top = s->k->max(logits, a->vocab, &bad);
-        row r = {a, p, logits, (int64_t)pos + 1, scratch->x, scratch->ids};
+        row r = {s->k, a, p, logits, (int64_t)pos + 1, scratch->x, scratch->ids};
         if (bad || (plain_greedy(a, p) && !isfinite(top)))
             token = -2;
         else

@@ -231,6 +231,39 @@ static double sum_exp(const float *x, float top, int64_t n) {
     return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 }
 
+/* exp to the last bit or two: 2^n times the Taylor sum of degree 13 on |r| <= ln 2 / 2. */
+static double sum_exp_double(const double *x, double top, int64_t n) {
+    static const double inverse_factorials[12] = {1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800,
+                                                  1.0 / 3628800,    1.0 / 362880,    1.0 / 40320,
+                                                  1.0 / 5040,       1.0 / 720,       1.0 / 120,
+                                                  1.0 / 24,         1.0 / 6,         0.5};
+    const __m256d least = _mm256_set1_pd(-55), one = _mm256_set1_pd(1);
+    __m256d sum = _mm256_setzero_pd();
+    for (int64_t i = 0; i < n; i += 4) {
+        double rest[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        if (n - i < 4) memcpy(rest, x + i, (size_t)(n - i) * sizeof *rest);
+        __m256d v = _mm256_sub_pd(_mm256_loadu_pd(n - i < 4 ? rest : x + i), _mm256_set1_pd(top));
+        __m256d counts = _mm256_cmp_pd(v, least, _CMP_GT_OQ);
+        if (_mm256_movemask_pd(counts) == 0) continue;
+        v = _mm256_max_pd(v, least);
+        __m256d k = _mm256_round_pd(_mm256_mul_pd(v, _mm256_set1_pd(1.4426950408889634)),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        __m256d r = _mm256_fnmadd_pd(k, _mm256_set1_pd(0x1.62e42fefap-1), v);
+        r = _mm256_fnmadd_pd(k, _mm256_set1_pd(0x1.cf79abc9e3b3ap-40), r);
+        __m256d p = _mm256_set1_pd(inverse_factorials[0]);
+        for (int j = 1; j < 12; j++)
+            p = _mm256_fmadd_pd(p, r, _mm256_set1_pd(inverse_factorials[j]));
+        p = _mm256_add_pd(_mm256_fmadd_pd(_mm256_mul_pd(p, r), r, r), one);
+        __m256i power = _mm256_cvtepi32_epi64(_mm256_cvtpd_epi32(k));
+        power = _mm256_slli_epi64(_mm256_add_epi64(power, _mm256_set1_epi64x(1023)), 52);
+        p = _mm256_mul_pd(p, _mm256_castsi256_pd(power));
+        sum = _mm256_add_pd(sum, _mm256_and_pd(p, counts));
+    }
+    double lanes[4];
+    _mm256_storeu_pd(lanes, sum);
+    return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
 void cpu_rows_init_avx2(cpu_kernels *kernels) {
     kernels->round_bf16 = round_bf16;
     kernels->bf16_to_f32 = bf16_to_f32;
@@ -247,4 +280,5 @@ void cpu_rows_init_avx2(cpu_kernels *kernels) {
     kernels->sort_keys = sort_keys;
     kernels->max = max_of;
     kernels->sum_exp = sum_exp;
+    kernels->sum_exp_double = sum_exp_double;
 }
