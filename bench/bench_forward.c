@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -183,6 +184,7 @@ int main(int argc, char **argv) {
     bench b = {0};
     const char *directory = argc > 1 ? argv[1] : "build/bench-slice";
     bool release = argc <= 2 || strcmp(argv[2], "float") != 0;
+    mkdir("build", 0777); /* there already, as a rule */
     if (argc <= 1 && access("build/bench-slice/config.json", F_OK) != 0) write_slice(&b, directory);
     must(&b, di_cpu_peak_measure(0, &b.peak, &b.error));
     open_model(&b, directory, release ? DI_NUMERICS_RELEASE : DI_NUMERICS_FLOAT);

@@ -171,7 +171,7 @@ bool cpu_product_few_rows(const di_matrix *w, int64_t n0, int32_t n, const float
         for (int i = 0; i < 4; i++) {
             int64_t row = n0 + (j + i < n ? j + i : n - 1);
             f.data[i] = data + row * row_bytes;
-            f.scale[i] = scale + (w->dtype == DI_FP4_PAIR ? row * scales : 0);
+            f.scale[i] = w->dtype == DI_FP4_PAIR ? scale + row * scales : scale; /* may be NULL */
         }
         f.next = fetch_start(data + (n0 + j + 4) * row_bytes, row_bytes);
         rows(&f, k, inputs, m, acc + j);
