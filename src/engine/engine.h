@@ -129,8 +129,14 @@ typedef struct di_core_stats {
 } di_core_stats;
 di_core_stats di_core_get_stats(const di_core *core);
 
+/* The seed of choice i of a request with this seed. Any thread. */
+uint64_t di_core_seed(uint64_t seed, int32_t choice);
+
 /* Tests: forces a pre-emption of a running sequence before the next step, the one that would be
  * chosen. */
 void di_core_preempt(di_core *core);
+/* Tests and debug builds: every invariant of README.md, those of kv included. DI_ERR_INVALID says
+ * which is broken. Between steps only. Allocates. */
+di_status di_core_check(const di_core *core, di_error *error);
 
 #endif

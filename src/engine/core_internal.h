@@ -1,0 +1,242 @@
+/* What the files of engine/ share. Not for other folders: they include engine.h. */
+#ifndef DI_ENGINE_CORE_INTERNAL_H
+#define DI_ENGINE_CORE_INTERNAL_H
+
+#include <assert.h>
+
+#include "base/arena.h"
+#include "engine/engine.h"
+
+typedef struct core__request core__request;
+typedef struct core__sequence core__sequence;
+
+typedef enum core__state {
+    CORE__HELD,    /* a further choice whose prompt the first choice is computing */
+    CORE__WAITING, /* in the waiting list; holds nothing but its tokens */
+    CORE__RUNNING, /* has a slot and pages */
+    CORE__DONE     /* on_end was or is being called; only its request is left */
+} core__state;
+
+/* One choice of a request: prompt and answer so far. The tokens alone determine what follows (with
+ * seed and sampling), so a sequence that loses its slot loses nothing but time. */
+struct core__sequence {
+    core__request *request;
+    core__sequence *before, *after; /* in the waiting list */
+    core__state state;
+    int32_t choice, slot; /* slot -1 unless running */
+    uint64_t seed;
+    int32_t *ids;      /* [max_ids], the sampled ones included */
+    int64_t n_ids;     /* of which the last is never computed ahead: its row samples what follows */
+    int64_t max_ids;   /* prompt + max_tokens */
+    int64_t n_done;    /* tokens in the slot, as enqueued; 0 unless running */
+    int64_t n_high;    /* the largest n_done so far: what is below it has been computed once */
+    int64_t n_scored;  /* prompt tokens whose log-probability was delivered */
+    di_kv_name *names; /* of the whole pages of ids, by the plain chain, the first n_names known */
+    int32_t n_names;
+    int32_t n_rows; /* in the step that is being built */
+};
+
+/* Allocated in its own arena with everything that hangs on it; freed when all choices are done. */
+struct core__request {
+    core__request *before, *after; /* in order of arrival */
+    di_arena arena;
+    uint64_t id;
+    di_core_request given; /* biases copied; ids and salt not kept */
+    di_kv_name root;
+    int64_t n_prompt;
+    int64_t cut;      /* rows below it run below the decoder-side cut only; 0: no cut */
+    int64_t n_cached; /* of the first admission, -1 before */
+    int32_t n_open;   /* choices that are not done */
+    bool forked;      /* the prompt was computed, its choices go their own ways */
+    bool cancelled;
+    core__sequence *sequences; /* [given.n] */
+};
+
+typedef struct core__list {
+    core__sequence *head, *tail;
+} core__list;
+
+typedef struct core__slot {
+    core__sequence *sequence; /* NULL: free */
+    di_kv_sequence pages;
+} core__slot;
+
+/* Why a row asked for its logits. */
+typedef struct core__out {
+    core__sequence *sequence;
+    int64_t position;
+    bool samples; /* else only the log-probability of the prompt's next token is wanted */
+} core__out;
+
+/* ---- Window snapshots (core_snapshot.c) ---- */
+
+typedef struct core__snapshot {
+    di_kv_name plain;            /* the whole pages before it, by the plain chain of tokens, */
+    di_kv_name lineage;          /* and as they are really named */
+    int64_t length;              /* tokens in it */
+    int64_t cut;                 /* its windows above the cut layer begin here */
+    uint64_t used;               /* clock of its last use; 0: the place is empty */
+    int32_t margin;              /* tokens that may be taken back */
+    int32_t ids[DI_PAGE_TOKENS]; /* those behind the last whole page */
+} core__snapshot;
+
+typedef struct core__snapshots {
+    core__snapshot *entries; /* [n_max] */
+    uint8_t *bytes;          /* [n_max][entry_bytes] */
+    uint64_t entry_bytes, clock;
+    int32_t n_max, n;
+} core__snapshots;
+
+struct di_core {
+    di_model *model;
+    const di_config *config;
+    di_core_options options;
+    di_context *context;
+    di_kv *kv;
+    di_kv_name fingerprint;
+    char numerics[32], kernels[64];
+    int64_t max_tokens_held; /* of a sequence: min(max_context, the pool) */
+
+    core__request *first, *last; /* all open requests, in order of arrival */
+    core__request *ended;        /* to be freed at the end of the step */
+    core__list waiting;          /* by rank */
+    core__slot *slots;           /* [max_batch] */
+    core__sequence **order;      /* [max_batch]: the running ones by rank, of this step */
+    int32_t n_order, n_running, n_waiting;
+    int64_t n_open; /* choices that are not done */
+    uint64_t last_id;
+    int32_t n_cancelled; /* open requests that were cancelled while others were told something */
+    bool telling;        /* callbacks may be running: cancelling only marks */
+    bool preempt_asked, saving; /* saving: a snapshot is on its way to the host */
+    di_status failed;           /* the engine's own failure: every later step says it */
+    di_error failure;
+
+    core__snapshots snapshots;
+    void *fork_bytes; /* one snapshot: a prompt on its way to its choices */
+
+    /* The step. */
+    int32_t max_out;
+    di_row *rows;             /* [max_rows] */
+    int32_t *out_rows;        /* [max_out] */
+    core__out *outs;          /* [max_out] */
+    di_sample_params *params; /* [max_out] */
+    di_logit_bias *biases;    /* [CORE__MAX_BIASES] */
+    uint32_t *masks;          /* [2][ceil(V / 32)]: what may be sampled; nothing */
+    int32_t *tokens;          /* [max_out] */
+    float *logprobs, *logits; /* [max_out], [max_out][V] */
+    int32_t n_rows, n_out, n_biases;
+    bool wants_logits;
+
+    di_core_stats stats;
+};
+
+enum {
+    CORE__MAX_BIASES = 16384, /* of one step, as the model takes them */
+    CORE__MASK_ALLOWED = 0,
+    CORE__MASK_NOTHING = 1, /* a row that only scores samples -2 and so leaves no trace */
+    CORE__MIN_SNAPSHOT = DI_PAGE_TOKENS, /* shorter ones are computed again */
+};
+
+static inline int32_t core__pages_for(int64_t n_tokens) {
+    return (int32_t)((n_tokens + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS);
+}
+
+static inline int64_t core__vocab_words(const di_core *core) {
+    return ((int64_t)core->config->vocab_size + 31) / 32;
+}
+
+/* Rows that must still run: more than one while the prompt (or what was lost) is computed. */
+static inline int64_t core__pending(const di_core *core, const core__sequence *s) {
+    (void)core;
+    return s->n_ids - s->n_done;
+}
+
+static inline di_kv_sequence *core__pages(di_core *core, const core__sequence *s) {
+    return &core->slots[s->slot].pages;
+}
+
+/* The prompt's log-probabilities are not all delivered: every row must run. */
+static inline bool core__scores(const core__sequence *s) {
+    const core__request *r = s->request;
+    return r->given.prompt_logprobs && s->choice == 0 && s->n_scored < r->n_prompt;
+}
+
+/* ---- core_request.c ---- */
+
+/* Whether a goes before b: higher priority, earlier request, lower choice. */
+bool core__goes_before(const core__sequence *a, const core__sequence *b);
+void core__waiting_insert(di_core *core, core__sequence *s);
+void core__waiting_remove(di_core *core, core__sequence *s);
+/* Names of the first n_pages pages of its ids. */
+void core__name_pages(core__sequence *s, int32_t n_pages);
+/* Ends a choice in any state, giving back what it holds, and tells its owner. */
+void core__end(di_core *core, core__sequence *s, di_finish finish, const char *message);
+/* Ends every open choice of a request. It stays in memory until core__sweep. */
+void core__end_request(di_core *core, core__request *r, di_finish finish, const char *message);
+/* Ends what was cancelled meanwhile and frees what has ended. No callback is running. */
+void core__sweep(di_core *core);
+void core__request_free(core__request *r);
+
+/* ---- core_check.c ---- */
+
+di_status core__check_request(const di_core *core, const di_core_request *request, di_error *error);
+
+/* ---- core_replay.c ---- */
+
+/* Where the cut of a prompt of n tokens lies in this mode; 0: none. */
+int64_t core__cut_of(const di_core *core, int64_t n_prompt, bool scores);
+/* The token from which rows must run when the windows are lost and `hit` tokens have their pages.
+ */
+int64_t core__replay_start(const di_core *core, int64_t hit, int64_t cut);
+
+/* ---- core_snapshot.c ---- */
+
+di_status core__snapshots_init(di_core *core, di_error *error);
+void core__snapshots_deinit(core__snapshots *snapshots);
+/* Saves what a running sequence holds now, unless it is there or of no use. Enqueued. */
+void core__snapshot_take(di_core *core, core__sequence *s);
+/* The same from bytes that are on the host already. */
+void core__snapshot_keep(di_core *core, core__sequence *s, const void *bytes);
+/* The longest one with which a waiting sequence may go on when its first n_hits pages are there, or
+ * NULL. Names of these pages must be known. */
+core__snapshot *core__snapshot_find(di_core *core, const core__sequence *s, int32_t n_hits);
+const void *core__snapshot_bytes(const di_core *core, const core__snapshot *snapshot);
+/* Until no snapshot is on its way any more. */
+di_status core__snapshots_wait(di_core *core, di_error *error);
+
+/* ---- core_admit.c ---- */
+
+/* Lets in waiting sequences, the best first, while slots and pages last. */
+di_status core__admit_all(di_core *core, di_error *error);
+/* A running sequence waits again; its tokens stay. */
+void core__preempt(di_core *core, core__sequence *s);
+/* The slot and the pages are free again. */
+void core__give_back(di_core *core, core__sequence *s);
+/* Choices of running requests whose prompt is computed go their own ways. */
+di_status core__fork_all(di_core *core, di_error *error);
+/* Pages for n_tokens, told to the device. *ok false: there are none now. */
+di_status core__extend(di_core *core, core__sequence *s, int64_t n_tokens, bool *ok,
+                       di_error *error);
+
+/* ---- core_schedule.c ---- */
+
+/* Fills order and n_rows of the running sequences, with pages for all of these rows. */
+di_status core__schedule(di_core *core, di_error *error);
+
+/* ---- core_step.c ---- */
+
+void core__build(di_core *core);
+
+/* ---- core_deliver.c ---- */
+
+/* Results of the step that has just been enqueued; waits for them. */
+di_status core__deliver(di_core *core, di_error *error);
+
+/* ---- core_logprob.c ---- */
+
+/* log of the sum of exp over n logits, in double, in index order. */
+double core__log_sum(const float *logits, int32_t n);
+/* The n_top likeliest ids, ties to the lower one. */
+void core__top(const float *logits, int32_t n, double log_sum, di_top_logprob *top, int32_t n_top);
+
+#endif

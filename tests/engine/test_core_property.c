@@ -1,0 +1,270 @@
+/* The law of the engine (engine.h): whatever else runs, however a request is chunked, pre-empted or
+ * served from the cache, its tokens and log-probabilities are the bits of the same request alone
+ * with nothing cached.
+ *
+ * Each schedule is random and comes from one seed. A seed that fails is printed; run it alone with
+ *     DI_CORE_SEED=seed test_core_property
+ * and more of them with DI_CORE_SCHEDULES=number (from seed 1).
+ */
+/* ctest: slow threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/philox.h"
+#include "support/core_run.h"
+
+enum { N_RUNS = 9, N_NEIGHBOURS = 4, N_DOCUMENTS = 2, DOCUMENT = 330, MAX_CONTEXT = 448 };
+
+typedef struct dice {
+    uint64_t seed, n;
+} dice;
+
+static int32_t below(dice *d, int32_t n) {
+    uint32_t words[4];
+    di_philox(d->seed, d->n++, 7, words);
+    return (int32_t)(words[0] % (uint32_t)n);
+}
+
+static bool one_in(dice *d, int32_t n) { return below(d, n) == 0; }
+
+/* ---- Models, opened when a schedule first needs them ---- */
+
+typedef struct models {
+    test_model at[2][2][2]; /* directory, numerics, threads - 1 */
+    bool open[2][2][2];
+} models;
+
+static models all_models;
+
+static test_model *get_model(int32_t directory, int32_t numerics, int32_t threads) {
+    static const char *const names[] = {"tests/data/golden/tiny-a/model",
+                                        "tests/data/golden/tiny-b/model"};
+    test_model *m = &all_models.at[directory][numerics][threads - 1];
+    if (!all_models.open[directory][numerics][threads - 1]) {
+        run_open_model(m, names[directory], TEST_CPU, (di_numerics)numerics, threads);
+        all_models.open[directory][numerics][threads - 1] = true;
+    }
+    return m;
+}
+
+static int close_models(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        if ((&all_models.open[0][0][0])[i]) test_model_close(&(&all_models.at[0][0][0])[i]);
+    }
+    return 0;
+}
+
+/* ---- One schedule ---- */
+
+typedef struct schedule {
+    uint64_t seed;
+    dice dice;
+    int32_t directory, numerics, threads, vocab;
+    di_core_options options;
+    int32_t documents[N_DOCUMENTS][DOCUMENT];
+    run runs[N_RUNS], alone[N_RUNS * RUN_MAX_CHOICES], neighbours[N_NEIGHBOURS];
+} schedule;
+
+static void roll_options(schedule *s) {
+    dice *d = &s->dice;
+    s->directory = below(d, 2);
+    s->numerics = below(d, 2);
+    s->threads = one_in(d, 4) ? 2 : 1;
+    s->options = (di_core_options){
+        .max_batch = 1 + below(d, 6),
+        .max_context = MAX_CONTEXT,
+        .n_pages = 7 + below(d, 3) * below(d, 12), /* 7: one full context */
+        .prefix_cache = !one_in(d, 6),
+        .replay = one_in(d, 2) ? DI_REPLAY_STABLE : DI_REPLAY_EXACT,
+        .window_cache_bytes = (uint64_t)below(d, 3) * (uint64_t)below(d, 3) * 300000,
+    };
+    s->options.max_rows = s->options.max_batch + below(d, 3) * below(d, 40);
+    for (int32_t i = 0; i < N_DOCUMENTS; i++) {
+        for (int32_t k = 0; k < DOCUMENT; k++) s->documents[i][k] = below(d, s->vocab);
+    }
+}
+
+static void roll_sampling(schedule *s, run *r) {
+    dice *d = &s->dice;
+    di_sample_params *p = &r->request.sampling;
+    p->seed = (uint64_t)below(d, 1 << 30);
+    if (!one_in(d, 3)) p->temperature = (float)(1 + below(d, 15)) / 8;
+    if (one_in(d, 4)) p->top_k = 1 + below(d, 50);
+    if (one_in(d, 4)) p->top_p = 0.9f;
+    if (one_in(d, 6)) p->min_p = 0.02f;
+    if (one_in(d, 4)) p->repetition_penalty = 1.3f;
+    if (one_in(d, 4)) p->presence_penalty = 0.7f;
+    if (one_in(d, 4)) p->frequency_penalty = 0.4f;
+    if (one_in(d, 4)) {
+        r->request.n_biases = 1 + below(d, 8);
+        for (int32_t i = 0; i < r->request.n_biases; i++) {
+            r->biases[i] = (di_logit_bias){below(d, s->vocab), (float)below(d, 9) - 3};
+        }
+    }
+}
+
+/* A beginning of a document, or of an earlier request and its answer, and something of its own. */
+static int64_t roll_prompt(schedule *s, int32_t i, int32_t *ids) {
+    dice *d = &s->dice;
+    const int32_t *from = s->documents[below(d, N_DOCUMENTS)];
+    int64_t n = one_in(d, 6) ? 1 + below(d, 4) : 1 + below(d, DOCUMENT), own = below(d, 30);
+    if (one_in(d, 5)) own = 0;
+    memcpy(ids, from, (size_t)n * sizeof *ids);
+    if (i > 0 && one_in(d, 2)) {
+        const run *earlier = &s->runs[below(d, i)];
+        const run_choice *answer = &s->alone[(earlier - s->runs) * RUN_MAX_CHOICES].choices[0];
+        int64_t shown = one_in(d, 2) ? answer->n : 0;
+        n = earlier->request.n_ids;
+        memcpy(ids, earlier->prompt, (size_t)n * sizeof *ids);
+        memcpy(ids + n, answer->ids, (size_t)shown * sizeof *ids);
+        n += shown;
+    }
+    if (n > DOCUMENT) n = DOCUMENT;
+    for (int64_t k = 0; k < own; k++) ids[n++] = below(d, s->vocab);
+    return n;
+}
+
+static void roll_run(schedule *s, int32_t i, run *r) {
+    dice *d = &s->dice;
+    int32_t ids[RUN_MAX_PROMPT];
+    int64_t n = roll_prompt(s, i, ids);
+    run_make(r, ids, n, 1 + below(d, one_in(d, 3) ? 80 : 12));
+    roll_sampling(s, r);
+    r->request.n = one_in(d, 3) ? 1 + below(d, RUN_MAX_CHOICES) : 1;
+    r->request.priority = below(d, 3) - 1;
+    r->request.top_logprobs = one_in(d, 4) ? 1 + below(d, RUN_MAX_TOP) : 0;
+    r->request.prompt_logprobs = one_in(d, 6);
+    r->request.ignore_end_token = !one_in(d, 4);
+    if (one_in(d, 8)) r->stop_at = below(d, 6);
+    if (one_in(d, 5)) r->request.salt = "tenant", r->request.salt_bytes = 6;
+}
+
+/* What each choice must be: the request alone, one choice, nothing cached, all rows at once. */
+static void run_alone(schedule *s, int32_t i) {
+    di_core_options options = {.max_batch = 1,
+                               .max_rows = 128,
+                               .max_context = MAX_CONTEXT,
+                               .prefix_cache = false,
+                               .replay = s->options.replay};
+    di_core *core = run_core(get_model(s->directory, s->numerics, 1), &options);
+    const run *r = &s->runs[i];
+    for (int32_t choice = 0; choice < r->request.n; choice++) {
+        run *one = &s->alone[i * RUN_MAX_CHOICES + choice];
+        *one = *r;
+        one->request.n = 1;
+        one->request.sampling.seed = di_core_seed(r->request.sampling.seed, choice);
+        one->request.prompt_logprobs = r->request.prompt_logprobs && choice == 0;
+        if (r->request.prompt_logprobs && choice > 0 && options.replay == DI_REPLAY_STABLE) {
+            one->request.prompt_logprobs = true; /* the same path; its scores are not asked for */
+        }
+        run_submit(one, core);
+        run_to_end(core);
+        if (choice > 0) one->choices[0].n_scores = 0;
+    }
+    run_core_destroy(core);
+}
+
+/* Neighbours come and are cancelled, from inside or from outside; what they got is not compared. */
+static void disturb(schedule *s, di_core *core, int32_t *next, int32_t *forced) {
+    dice *d = &s->dice;
+    if (*next < N_NEIGHBOURS && one_in(d, 6)) {
+        run *r = &s->neighbours[(*next)++];
+        roll_run(s, N_RUNS, r);
+        r->stop_at = -1;
+        r->cancel_at = one_in(d, 2) ? below(d, 4) : -1;
+        if (r->cancel_at >= r->request.max_tokens) r->cancel_at = -1;
+        run_submit(r, core);
+    }
+    for (int32_t i = 0; i < *next; i++) {
+        run *r = &s->neighbours[i];
+        if (!run_ended(r) && one_in(d, 12)) assert_true(di_core_cancel(core, r->id));
+    }
+    /* Not for ever: who is pre-empted faster than he can replay makes no progress. */
+    if (*forced < 20 && one_in(d, 10)) di_core_preempt(core), ++*forced;
+}
+
+static di_core_stats run_together(schedule *s) {
+    di_core *core = run_core(get_model(s->directory, s->numerics, s->threads), &s->options);
+    int32_t n_submitted = 0, n_neighbours = 0, n_forced = 0;
+    di_error error;
+    for (bool busy = true; busy || n_submitted < N_RUNS;) {
+        while (n_submitted < N_RUNS && one_in(&s->dice, 4)) {
+            run_submit(&s->runs[n_submitted++], core);
+        }
+        disturb(s, core, &n_neighbours, &n_forced);
+        if (di_core_step(core, &busy, &error) != DI_OK) fail_msg("%s", error.message);
+        if (di_core_check(core, &error) != DI_OK) fail_msg("%s", error.message);
+    }
+    for (int32_t i = 0; i < n_neighbours; i++) assert_true(run_ended(&s->neighbours[i]));
+    di_core_stats stats = di_core_get_stats(core);
+    run_core_destroy(core);
+    return stats;
+}
+
+static schedule *current;
+
+static void check_schedule(uint64_t seed, di_core_stats *sum) {
+    schedule *s = current;
+    char what[96];
+    memset(s, 0, sizeof *s);
+    s->seed = seed;
+    s->dice = (dice){seed, 0};
+    s->vocab = 320; /* of the smaller one */
+    roll_options(s);
+    for (int32_t i = 0; i < N_RUNS; i++) {
+        roll_run(s, i, &s->runs[i]);
+        run_alone(s, i);
+    }
+    di_core_stats stats = run_together(s);
+    for (int32_t i = 0; i < N_RUNS; i++) {
+        for (int32_t choice = 0; choice < s->runs[i].request.n; choice++) {
+            snprintf(what, sizeof what, "DI_CORE_SEED=%llu, request %d, choice %d",
+                     (unsigned long long)seed, i, choice);
+            run_expect_same(&s->runs[i].choices[choice],
+                            &s->alone[i * RUN_MAX_CHOICES + choice].choices[0], what);
+        }
+    }
+    sum->preemptions += stats.preemptions;
+    sum->snapshot_hits += stats.snapshot_hits;
+    sum->replayed_rows += stats.replayed_rows;
+    sum->kv.hit_pages += stats.kv.hit_pages;
+    sum->kv.adopted += stats.kv.adopted;
+    sum->kv.evicted += stats.kv.evicted;
+}
+
+static void test_schedules(void **state) {
+    (void)state;
+    const char *one = getenv("DI_CORE_SEED"), *many = getenv("DI_CORE_SCHEDULES");
+    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : 20;
+    if (!one && many) n = strtoull(many, NULL, 10);
+    di_core_stats sum = {0};
+    current = malloc(sizeof *current);
+    assert_non_null(current);
+    for (uint64_t seed = first; seed < first + n; seed++) {
+        if (one || many) print_message("seed %llu\n", (unsigned long long)seed);
+        check_schedule(seed, &sum);
+    }
+    print_message("  %llu pre-emptions, %llu snapshots used, %llu pages hit, %llu adopted, %llu "
+                  "evicted, %llu rows replayed\n",
+                  (unsigned long long)sum.preemptions, (unsigned long long)sum.snapshot_hits,
+                  (unsigned long long)sum.kv.hit_pages, (unsigned long long)sum.kv.adopted,
+                  (unsigned long long)sum.kv.evicted, (unsigned long long)sum.replayed_rows);
+    if (!one && n >= 20) { /* the schedules must be worth something */
+        assert_true(sum.preemptions > 50 && sum.snapshot_hits > 10 && sum.kv.hit_pages > 50);
+        assert_true(sum.kv.adopted > 0 && sum.kv.evicted > 0 && sum.replayed_rows > 1000);
+    }
+    free(current);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedules)};
+    return cmocka_run_group_tests(tests, NULL, close_models);
+}
