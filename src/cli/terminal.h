@@ -18,8 +18,8 @@ bool di_terminal_is(FILE *stream);
 void di_interrupt_catch(void);
 bool di_interrupt_seen(void);
 void di_interrupt_clear(void);
-/* Readable while the flag is set, for poll: a wait on it and on something else cannot miss a signal.
- * -1 before di_interrupt_catch. */
+/* Readable while the flag is set, for poll: a wait on it and on something else cannot miss a
+ * signal. -1 before di_interrupt_catch. */
 int di_interrupt_fd(void);
 
 double di_seconds(void); /* of a clock that only goes forward */

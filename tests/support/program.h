@@ -18,7 +18,8 @@ enum { PROGRAM_MAX_ARGS = 40 };
  * next call. Fails the test when the program does not end within a minute. */
 const program_result *program_run(const char *command, const char *input);
 
-/* False where the cpu backend cannot run (no AVX2): a test of verbs that compute is skipped then. */
+/* False where the cpu backend cannot run (no AVX2): a test of verbs that compute is skipped then.
+ */
 bool program_can_compute(void);
 
 /* Runs and compares: exit code, and the whole of stderr ("deepinfer " in front and a newline behind

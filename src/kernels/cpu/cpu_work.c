@@ -31,7 +31,8 @@ uint64_t cpu_shared_bytes(const di_limits *l) {
     uint64_t a_row = 2 * input_width(l) /* inputs of two products */
                      + (uint64_t)l->q_rank + 5 * d + 3 * (uint64_t)l->index_dim +
                      (uint64_t)l->index_heads * ((uint64_t)l->index_dim + 2) + (uint64_t)l->o_low +
-                     2 * (uint64_t)l->inner + width + (2 + hc) * hc + 2 * (uint64_t)l->n_experts + 64;
+                     2 * (uint64_t)l->inner + width + (2 + hc) * hc + 2 * (uint64_t)l->n_experts +
+                     64;
     uint64_t floats = rows * a_row + picks * (2 * (uint64_t)l->inner + 96) + 2 * hc * width +
                       4 * (width + d + (uint64_t)l->q_rank) + 3 * hc * hc;
     uint64_t pointers = 16 * picks + 32 * rows;
