@@ -42,6 +42,8 @@ static inline size_t di_sequence_done(const di_sequence *sequence) {
 di_status di_sequence_check(const di_engine *engine, const int32_t *ids, size_t n, di_error *error);
 /* Rows for ids [done, done + n) of a sequence, in engine->rows. */
 void di_sequence_rows(di_sequence *sequence, int32_t n);
+/* After a prompt that was not read to its end: all that is computed is prompt, and nothing else. */
+void di_sequence_cut(di_sequence *sequence);
 /* Empty, on the device too. */
 void di_sequence_clear(di_sequence *sequence);
 

@@ -152,7 +152,7 @@ done:
     if (status != DI_OK) {
         di_error ignored;
         (void)di_backend_sync(engine->backend, &ignored); /* downloads may still be on their way */
-        sequence->ids.size = di_sequence_done(sequence);
+        di_sequence_cut(sequence);
     }
     free(s.logits);
     free(s.logprobs);

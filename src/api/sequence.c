@@ -45,6 +45,10 @@ void di_sequence_clear(di_sequence *sequence) {
     sequence->counts_foreign = false;
 }
 
+void di_sequence_cut(di_sequence *sequence) {
+    sequence->ids.size = sequence->n_prompt = di_sequence_done(sequence);
+}
+
 void di_sequence_rows(di_sequence *sequence, int32_t n) {
     size_t done = di_sequence_done(sequence);
     di_row *rows = sequence->engine->rows;
@@ -130,7 +134,7 @@ di_status di_sequence_prompt(di_sequence *sequence, const int32_t *ids, size_t n
     di_status status = di_ids_append(&sequence->ids, ids + kept, n - kept, error);
     if (status == DI_OK) status = compute(sequence, n - 1, error);
     if (status != DI_OK) {
-        sequence->ids.size = di_sequence_done(sequence);
+        di_sequence_cut(sequence);
         return status;
     }
     if (n_reused) *n_reused = kept;

@@ -353,6 +353,39 @@ static void test_cancel_keeps_what_was_computed(void **state) {
     di_engine_close(engine);
 }
 
+/* Straight after a cancelled prompt, penalties are those of the ids that were computed, and those
+ * of the whole prompt once it is given again. */
+static void test_penalties_after_a_cancel(void **state) {
+    watch w = {0};
+    di_engine_options options = di_engine_options_defaults();
+    options.context = 256;
+    options.chunk = 16;
+    options.progress = on_progress;
+    options.user = &w;
+    di_engine *engine = open_engine(&options);
+    for (int kind = 0; kind < 4; kind++) {
+        di_sampling sampling = sampled();
+        if (kind == 0 || kind == 3) sampling.repetition_penalty = 1.7f;
+        if (kind == 1 || kind == 3) sampling.presence_penalty = 6.0f;
+        if (kind == 2 || kind == 3) sampling.frequency_penalty = 4.0f;
+        di_token want[N_ANSWER], got[N_ANSWER];
+        di_sequence *sequence = create(engine);
+        w = (watch){.stop_at = 3};
+        assert_int_equal(di_sequence_prompt(sequence, prompt, N_PROMPT, NULL, &error),
+                         DI_ERR_CANCELLED);
+        answer(sequence, &sampling, got, N_ANSWER);
+        fresh_answer(*state, prompt, 32, &sampling, want);
+        same(got, want, N_ANSWER);
+        /* 11 tokens are taken back, which the counts still hold. */
+        assert_int_equal(give_prompt(sequence, prompt, N_PROMPT), 32);
+        answer(sequence, &sampling, got, N_ANSWER);
+        fresh_answer(*state, prompt, N_PROMPT, &sampling, want);
+        same(got, want, N_ANSWER);
+        di_sequence_destroy(sequence);
+    }
+    di_engine_close(engine);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_prompt_again),
@@ -367,6 +400,7 @@ int main(void) {
         cmocka_unit_test(test_context_limits),
         cmocka_unit_test(test_bad_prompts),
         cmocka_unit_test(test_cancel_keeps_what_was_computed),
+        cmocka_unit_test(test_penalties_after_a_cancel),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
