@@ -5,7 +5,7 @@
  * function in a file cmd_NAME.c; it uses the library through deepinfer.h, prints its results to
  * stdout and everything else to stderr, and returns a status. main.c turns a failure into one line
  * on stderr and an exit code: 0 done, 1 failed, 2 wrong usage (DI_ERR_USAGE), 130 stopped by Ctrl-C
- * (DI_ERR_CANCELLED).
+ * and 143 by SIGTERM (DI_ERR_CANCELLED).
  *
  * To add a verb: an id below, a row in verbs.c, its function, its bit in the rows of its options.
  * To add an option: an id below and a row in option_table.c.

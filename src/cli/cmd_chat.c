@@ -1,5 +1,6 @@
 /* chat: a conversation in the terminal. What fails is told and the conversation goes on; only the
- * end of input, /quit, or a terminal that cannot be read ends it.
+ * end of input, /quit, SIGTERM, or a terminal that cannot be read ends it; without a terminal
+ * Ctrl-C does, too.
  */
 #include <string.h>
 
@@ -88,7 +89,7 @@ static di_status talk(di_chat_session *session, di_error *error) {
     if (!input) return di_fail(error, DI_ERR_MEMORY, "out of memory");
     di_buffer line = DI_BUFFER_EMPTY;
     di_status status = DI_OK;
-    while (!session->leave && status == DI_OK) {
+    while (!session->leave && status == DI_OK && !di_interrupt_ending()) {
         di_line_result result = di_line_input_read(input, &line);
         if (result == DI_LINE_END) break;
         if (result == DI_LINE_FAILED) status = di_fail(error, DI_ERR_IO, "cannot read from stdin");
@@ -97,6 +98,7 @@ static di_status talk(di_chat_session *session, di_error *error) {
         if (take_line(session, &line, &problem) != DI_OK) fprintf(stderr, "%s\n", problem.message);
         fflush(stdout);
     }
+    if (di_interrupt_ending()) status = di_fail(error, DI_ERR_CANCELLED, "interrupted");
     di_buffer_free(&line);
     di_line_input_destroy(input);
     return status;
@@ -115,7 +117,7 @@ di_status di_cmd_chat(const di_args *args, di_error *error) {
     session.prompt.effort = di_args_text(args, DI_OPT_EFFORT);
     di_status status;
     const char *directory = args->positional[0];
-    di_interrupt_catch();
+    di_interrupt_catch(di_terminal_is(stdin));
     DI_TRY_DONE(di_conversation_set_system(&session.conversation, di_args_text(args, DI_OPT_SYSTEM),
                                            error));
     DI_TRY_DONE(di_args_open_engine(args, directory, &session.progress, &session.engine, error));

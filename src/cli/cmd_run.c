@@ -119,7 +119,7 @@ di_status di_cmd_run(const di_args *args, di_error *error) {
     const char *argument = args->n_positional > 1 ? args->positional[1] : NULL;
     bool from_stdin = !argument || strcmp(argument, "-") == 0;
     di_status status;
-    di_interrupt_catch();
+    di_interrupt_catch(false);
     DI_TRY_DONE(di_input_text(argument, "the prompt", &r.input, error));
     if (from_stdin && !di_args_flag(args, DI_OPT_RAW)) trim_newline(&r.input);
     if (r.input.size == 0) {

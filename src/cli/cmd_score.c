@@ -159,7 +159,7 @@ static di_status run_score(score *s, di_error *error) {
 di_status di_cmd_score(const di_args *args, di_error *error) {
     score s = {.args = args};
     di_status status;
-    di_interrupt_catch();
+    di_interrupt_catch(false);
     DI_TRY_DONE(read_input(&s, error));
     DI_TRY_DONE(di_args_open_engine(args, args->positional[0], &s.progress, &s.engine, error));
     s.info = di_engine_get_info(s.engine);

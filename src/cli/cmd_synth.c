@@ -188,7 +188,7 @@ di_status di_cmd_synth(const di_args *args, di_error *error) {
             .progress = report,
             .user = &m,
         };
-        di_interrupt_catch();
+        di_interrupt_catch(false);
         m.begin = di_seconds();
         status = di_synth_write(directory, &options, error);
         end_meter(&m);

@@ -1,36 +1,37 @@
 #include "cli/input.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/terminal.h"
 
-static di_status read_stream(FILE *file, const char *what, di_buffer *out, di_error *error) {
+static di_status read_all(int fd, const char *what, di_buffer *out, di_error *error) {
     enum { BLOCK = 1 << 16, MAX_BYTES = 1 << 30 };
     while (di_buffer_reserve(out, BLOCK)) {
-        errno = 0;
-        size_t n = fread(out->data + out->size, 1, BLOCK, file);
-        out->size += n;
+        if (!di_interrupt_wait(fd)) return di_fail(error, DI_ERR_CANCELLED, "interrupted");
+        ssize_t n = read(fd, out->data + out->size, BLOCK);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return di_fail_errno(error, errno, "cannot read %s", what);
+        out->size += (size_t)n;
+        out->data[out->size] = '\0';
         if (out->size > MAX_BYTES) {
             return di_fail(error, DI_ERR_LIMIT, "%s is longer than 1 GiB", what);
         }
-        if (n > 0) continue;
-        if (di_interrupt_seen()) return di_fail(error, DI_ERR_CANCELLED, "interrupted");
-        if (ferror(file)) return di_fail_errno(error, errno, "cannot read %s", what);
-        out->data[out->size] = '\0';
-        return DI_OK;
+        if (n == 0) return DI_OK;
     }
     return di_fail(error, DI_ERR_MEMORY, "out of memory reading %s", what);
 }
 
 di_status di_input_file(const char *path, di_buffer *out, di_error *error) {
-    if (strcmp(path, "-") == 0) return read_stream(stdin, "stdin", out, error);
-    FILE *file = fopen(path, "rb");
-    if (!file) return di_fail_errno(error, errno, "cannot open %s", path);
-    di_status status = read_stream(file, path, out, error);
-    fclose(file);
+    if (strcmp(path, "-") == 0) return read_all(STDIN_FILENO, "stdin", out, error);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return di_fail_errno(error, errno, "cannot open %s", path);
+    di_status status = read_all(fd, path, out, error);
+    close(fd);
     return status;
 }
 
@@ -39,7 +40,9 @@ di_status di_input_text(const char *argument, const char *what, di_buffer *out, 
         return di_fail(error, DI_ERR_USAGE, "%s is missing: give it as an argument or on stdin",
                        what);
     }
-    if (!argument || strcmp(argument, "-") == 0) return read_stream(stdin, "stdin", out, error);
+    if (!argument || strcmp(argument, "-") == 0) {
+        return read_all(STDIN_FILENO, "stdin", out, error);
+    }
     di_buffer_puts(out, argument);
     return out->failed ? di_fail(error, DI_ERR_MEMORY, "out of memory") : DI_OK;
 }

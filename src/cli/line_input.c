@@ -35,17 +35,10 @@ struct di_line_input {
 /* One byte of stdin; false with input->end set when there is none. `most` bytes are read ahead. */
 static bool next_byte(di_line_input *input, size_t most, char *out) {
     while (input->at == input->size) {
-        struct pollfd both[2] = {{.fd = STDIN_FILENO, .events = POLLIN},
-                                 {.fd = di_interrupt_fd(), .events = POLLIN}};
-        if (poll(both, 2, -1) < 0 && errno != EINTR) {
-            input->end = errno;
-            return false;
-        }
-        if (di_interrupt_seen()) {
+        if (!di_interrupt_wait(STDIN_FILENO)) {
             input->end = EINTR;
             return false;
         }
-        if (!(both[0].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL))) continue;
         ssize_t n = read(STDIN_FILENO, input->bytes, most);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
@@ -153,6 +146,7 @@ static const char *read_line(di_line_input *input, size_t *size) {
 #ifdef DI_HAVE_EDIT
     if (input->edit) {
         int n = 0;
+        el_resize(input->edit); /* the window may have changed during the answer */
         const char *line = el_gets(input->edit, &n);
         if (!line || n <= 0) return NULL;
         *size = (size_t)n;

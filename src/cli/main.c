@@ -2,17 +2,24 @@
  * status into a line on stderr and an exit code.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/terminal.h"
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 static int exit_code(di_status status) {
     switch (status) {
     case DI_OK: return 0;
     case DI_ERR_USAGE: return EXIT_USAGE;
-    case DI_ERR_CANCELLED: return EXIT_INTERRUPTED;
+    case DI_ERR_CANCELLED: {
+        int ending = di_interrupt_ending();
+        return 128 + (ending ? ending : SIGINT);
+    }
     default: return EXIT_FAILED;
     }
 }

@@ -83,8 +83,8 @@ static void verb_options(di_buffer *out, const di_verb *verb) {
 static void exit_status(di_buffer *out) {
     di_buffer_puts(out,
                    ".SH EXIT STATUS\n0 when done, 1 after a failure, 2 after a wrong option or "
-                   "argument, 130 when stopped by Ctrl\\-C. A failure is told in one line on "
-                   "standard error.\n");
+                   "argument, 130 when stopped by Ctrl\\-C, 143 by SIGTERM. A failure is told in "
+                   "one line on standard error.\n");
 }
 
 static void see_also(di_buffer *out, const di_verb *verb) {

@@ -265,6 +265,62 @@ static void test_paste_stays_together(void **state) {
     temp_dir_destroy(root);
 }
 
+/* ---- Signals ---- */
+
+/* chat with stdin from a pipe that stays open, or from a terminal (t); returns the exit code after
+ * `signal_number` came while it waited for a message. */
+static int code_after(int signal_number, terminal *t) {
+    int ends[2] = {-1, -1}, status;
+    pid_t child;
+    if (t) {
+        open_terminal(t);
+        wait_for(t, "> ");
+        child = t->child;
+    } else {
+        int out[2];
+        assert_int_equal(pipe(ends), 0);
+        assert_int_equal(pipe(out), 0);
+        child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            dup2(ends[0], 0);
+            dup2(out[1], 1);
+            freopen("/dev/null", "w", stderr);
+            close(ends[1]);
+            execl(DI_BUILD_DIR "/deepinfer", "deepinfer", "chat", DI_SOURCE_DIR "/models/demo",
+                  "-q", "--context", "64", (char *)NULL);
+            _exit(99);
+        }
+        char byte; /* of the answer to a command: it waits for the next now */
+        assert_int_equal(write(ends[1], "/think\n", 7), 7);
+        assert_int_equal(read(out[0], &byte, 1), 1);
+        close(out[0]);
+        close(out[1]);
+    }
+    kill(child, signal_number);
+    for (int i = 0; i < 500 && waitpid(child, &status, WNOHANG) == 0; i++) {
+        if (i == 499) fail_msg("signal %d did not end the chat", signal_number);
+        if (t) (void)drain(t);
+        usleep(20000);
+    }
+    if (t) close(t->fd);
+    if (ends[1] >= 0) close(ends[0]), close(ends[1]);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* One signal is enough, also while nothing is being done; Ctrl-C ends a chat that has no terminal.
+ */
+static void test_signals_end_an_idle_chat(void **state) {
+    (void)state;
+    terminal *t = malloc(sizeof *t);
+    assert_non_null(t);
+    assert_int_equal(code_after(SIGTERM, NULL), 143);
+    assert_int_equal(code_after(SIGINT, NULL), 130);
+    assert_int_equal(code_after(SIGTERM, t), 143);
+    assert_int_equal(code_after(SIGHUP, t), 129);
+    free(t);
+}
+
 int main(void) {
     if (!program_can_compute()) return 77;
     const struct CMUnitTest tests[] = {
@@ -275,6 +331,7 @@ int main(void) {
         cmocka_unit_test(test_terminal),
         cmocka_unit_test(test_interrupted_answer),
         cmocka_unit_test(test_paste_stays_together),
+        cmocka_unit_test(test_signals_end_an_idle_chat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

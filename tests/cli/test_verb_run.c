@@ -1,4 +1,5 @@
 /* run, on the demo model: text, exit codes, messages. */
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -183,9 +184,8 @@ static void test_memory(void **state) {
     assert_ptr_equal(strchr(r->error, '\n'), r->error + strlen(r->error) - 1);
 }
 
-/* Ctrl-C in the middle of a long answer: the text so far, exit code 130. */
-static void test_interrupt(void **state) {
-    (void)state;
+/* A signal in the middle of a long answer: the text so far, and the signal's exit code. */
+static void check_signal(int signal_number, int code) {
     FILE *out = tmpfile(), *error = tmpfile();
     assert_true(out && error);
     pid_t child = fork();
@@ -199,11 +199,11 @@ static void test_interrupt(void **state) {
     struct timespec pause = {0, 20000000};
     for (int i = 0; i < 1500 && lseek(fileno(out), 0, SEEK_END) < 40; i++) nanosleep(&pause, NULL);
     assert_true(lseek(fileno(out), 0, SEEK_END) >= 40);
-    kill(child, SIGINT);
+    kill(child, signal_number);
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 130);
+    assert_int_equal(WEXITSTATUS(status), code);
     char text[400] = "";
     rewind(error);
     assert_true(fread(text, 1, sizeof text - 1, error) > 0);
@@ -215,6 +215,49 @@ static void test_interrupt(void **state) {
     assert_int_equal(last, '\n');
     fclose(out);
     fclose(error);
+}
+
+static void test_interrupt(void **state) {
+    (void)state;
+    check_signal(SIGINT, 130);
+    check_signal(SIGTERM, 143);
+}
+
+/* `run M -` waits for the rest of its prompt: the first Ctrl-C ends it. */
+static void test_interrupt_while_reading(void **state) {
+    (void)state;
+    int ends[2], status = 0;
+    assert_int_equal(pipe(ends), 0);
+    FILE *error = tmpfile();
+    assert_non_null(error);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[0], 0);
+        dup2(fileno(error), 2);
+        close(ends[1]);
+        execl(DI_BUILD_DIR "/deepinfer", "deepinfer", "run", DI_SOURCE_DIR "/models/demo", "-",
+              (char *)NULL);
+        _exit(99);
+    }
+    struct timespec pause = {0, 20000000};
+    assert_int_equal(write(ends[1], "a line\n", 7), 7);
+    struct pollfd unread = {.fd = ends[0], .events = POLLIN};
+    while (poll(&unread, 1, 0) == 1) nanosleep(&pause, NULL); /* until it has taken the line */
+    kill(child, SIGINT);
+    for (int i = 0; waitpid(child, &status, WNOHANG) == 0; i++) {
+        if (i == 500) fail_msg("the first Ctrl-C did not end it");
+        nanosleep(&pause, NULL);
+    }
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 130);
+    char text[100] = "";
+    rewind(error);
+    assert_non_null(fgets(text, sizeof text, error));
+    assert_string_equal(text, "deepinfer run: interrupted\n");
+    fclose(error);
+    close(ends[0]);
+    close(ends[1]);
 }
 
 int main(void) {
@@ -229,6 +272,7 @@ int main(void) {
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_interrupt_while_reading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
