@@ -39,6 +39,26 @@ static di_status flush_output(di_error *error) {
     return DI_OK;
 }
 
+/* Without these a file or a pipe of ours would take the place of a standard stream that is closed.
+ * The way is the wrong one, so that reading and writing fail as they would have. */
+static void open_standard_streams(void) {
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) != fd) _exit(EXIT_FAILED);
+    }
+}
+
+/* For output that belongs to no verb. */
+static int print_whole(di_buffer *text) {
+    di_error error;
+    int code = print_and_free(text, stdout);
+    if (code == 0 && flush_output(&error) != DI_OK) {
+        fprintf(stderr, "deepinfer: %s\n", error.message);
+        code = EXIT_FAILED;
+    }
+    return code;
+}
+
 static int run_verb(const di_verb *verb, int argc, char **argv) {
     di_error error = {DI_OK, ""};
     di_args args;
@@ -65,6 +85,7 @@ static int run_verb(const di_verb *verb, int argc, char **argv) {
 
 int main(int argc, char **argv) {
     di_buffer text = DI_BUFFER_EMPTY;
+    open_standard_streams();
     if (argc < 2) {
         di_help_overview(&text);
         print_and_free(&text, stderr);
@@ -72,11 +93,11 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         di_help_overview(&text);
-        return print_and_free(&text, stdout);
+        return print_whole(&text);
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("deepinfer %s\n", di_version());
-        return 0;
+        di_buffer_printf(&text, "deepinfer %s\n", di_version());
+        return print_whole(&text);
     }
     const di_verb *verb = di_verb_find(argv[1]);
     if (!verb) {

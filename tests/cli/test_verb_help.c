@@ -117,6 +117,25 @@ static void test_version(void **state) {
     assert_true(r->out[10] >= '0' && r->out[10] <= '9');
 }
 
+/* Output that nobody got is no success, whoever printed it. */
+static void test_output_that_is_lost(void **state) {
+    (void)state;
+    static const struct {
+        const char *command, *who;
+    } cases[] = {{"--help", ""}, {"--version", ""}, {"help run", " help"}, {"run --help", " run"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char *const lost[] = {">/dev/full", ">&-"};
+        for (size_t j = 0; j < 2; j++) {
+            char command[60], want[80];
+            snprintf(command, sizeof command, "%s %s", cases[i].command, lost[j]);
+            snprintf(want, sizeof want, "deepinfer%s: cannot write to stdout", cases[i].who);
+            const program_result *r = program_run(command, NULL);
+            assert_int_equal(strncmp(r->error, want, strlen(want)), 0);
+            assert_int_equal(r->code, 1);
+        }
+    }
+}
+
 /* Pipes the output of a verb's page or script to a shell command, which must be silent and succeed;
  * false when the checker is not installed. */
 static bool accepted(const char *checker, const char *command, const char *arguments) {
@@ -199,6 +218,7 @@ int main(void) {
         cmocka_unit_test(test_help_fits_the_terminal),
         cmocka_unit_test(test_unknown_verbs),
         cmocka_unit_test(test_version),
+        cmocka_unit_test(test_output_that_is_lost),
         cmocka_unit_test(test_manual_pages),
         cmocka_unit_test(test_completion_scripts),
         cmocka_unit_test(test_bash_completes),

@@ -174,6 +174,16 @@ static void test_refusals(void **state) {
     program_refuses(RUN "-q Hello > /dev/full", NULL, 1, "run: cannot write to stdout");
 }
 
+static void test_closed_streams(void **state) {
+    (void)state;
+    answers(RUN "-q 'What is 12 + 13?' <&-", NULL, "12 + 13 = 25\n");
+    answers(RUN "'What is 12 + 13?' 2>&-", NULL, "12 + 13 = 25\n");
+    program_refuses(RUN "-q Hello >&-", NULL, 1, "run: cannot write to stdout");
+    program_refuses(RUN "-q Hello <&- >&-", NULL, 1, "run: cannot write to stdout");
+    program_refuses(RUN "-q - <&-", NULL, 1, "run: cannot read stdin: Bad file descriptor");
+    program_refuses("chat models/demo -q <&-", NULL, 1, "chat: cannot read from stdin");
+}
+
 static void test_memory(void **state) {
     (void)state;
     const program_result *r = program_run("run models/demo --memory 5M Hello", NULL);
@@ -270,6 +280,7 @@ int main(void) {
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_closed_streams),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_interrupt),
         cmocka_unit_test(test_interrupt_while_reading),
