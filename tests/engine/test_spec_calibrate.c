@@ -94,6 +94,19 @@ static void test_statistics(void **state) {
     assert_true(p[0].bins[0].n == 0.999 && p[0].bins[9].n == 1);
 }
 
+/* All accepted: the best t is the smallest, but the prior holds out against a few. */
+static void test_prior_weight(void **state) {
+    (void)state;
+    const float logit = 2;
+    const double *t = &calibration.positions[DI_SPEC_GREEDY][0].temperature;
+    di_spec_calibrate_init(&calibration);
+    for (int i = 0; i < 8; i++) di_spec_observe(&calibration, DI_SPEC_GREEDY, &logit, 1, 1);
+    di_spec_fit(&calibration, DI_SPEC_GREEDY);
+    assert_true(*t > 0.7 && *t <= 1);
+    for (int i = 0; i < 1000; i++) di_spec_observe(&calibration, DI_SPEC_GREEDY, &logit, 1, 1);
+    assert_true(*t < 0.7);
+}
+
 /* Whatever the logits: in [0, 1], non-increasing. */
 static void check_survivals(uint64_t seed) {
     spec_random random = {.seed = seed};
@@ -121,6 +134,8 @@ static void check_survivals(uint64_t seed) {
         double t = calibration.positions[DI_SPEC_REJECT][k].temperature;
         SPEC_REQUIRE(t >= 0.125 && t <= 8);
         SPEC_REQUIRE(isfinite(di_spec_calibration_error(&calibration, DI_SPEC_REJECT, k)));
+        for (int32_t b = 0; b < DI_SPEC_BINS; b++)
+            SPEC_REQUIRE(isfinite(calibration.positions[DI_SPEC_REJECT][k].bins[b].logit));
     }
 }
 
@@ -244,10 +259,11 @@ static void test_deterministic(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prior),     cmocka_unit_test(test_statistics),
-        cmocka_unit_test(test_survivals), cmocka_unit_test(test_learning),
-        cmocka_unit_test(test_no_harm),   cmocka_unit_test(test_convergence),
-        cmocka_unit_test(test_selected),  cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_prior),         cmocka_unit_test(test_statistics),
+        cmocka_unit_test(test_prior_weight),  cmocka_unit_test(test_survivals),
+        cmocka_unit_test(test_learning),      cmocka_unit_test(test_no_harm),
+        cmocka_unit_test(test_convergence),   cmocka_unit_test(test_selected),
+        cmocka_unit_test(test_deterministic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

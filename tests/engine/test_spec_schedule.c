@@ -162,6 +162,37 @@ static void test_ties(void **state) {
     assert_int_equal(di_spec_allocate(&batch, -1, lengths, heap), 0);
 }
 
+/* What brings nothing is left: equal rates mean fewer drafts. */
+static void test_equal_rates(void **state) {
+    (void)state;
+    double survival[] = {1, 1, 1}, step_s[] = {1, 2, 3, 4};
+    di_spec_batch batch = {.n = 1, .block = 3, .survival = survival};
+    di_spec_costs costs = {.step_s = step_s, .max_drafts = 3, .tokens = 1};
+    int32_t length, heap;
+    assert_int_equal(di_spec_early_stop(&batch, &costs, &length, &heap), 0);
+    assert_int_equal(di_spec_choose(&batch, &costs, &length, &heap).mode, DI_SPEC_OFF);
+    step_s[1] = 1.5;
+    step_s[2] = 2.25; /* 4/3 twice, then 1 */
+    assert_int_equal(di_spec_early_stop(&batch, &costs, &length, &heap), 1);
+    assert_int_equal(di_spec_choose(&batch, &costs, &length, &heap).drafts, 1);
+}
+
+/* All that fits is not `fixed` when more would be worth it: survivals decide which. */
+static void test_row_budget(void **state) {
+    (void)state;
+    double survival[] = {0.2, 0.1, 0.9, 0.8}, flat[] = {1, 1, 1, 1, 1};
+    di_spec_batch batch = {.n = 2, .block = 2, .survival = survival};
+    di_spec_costs costs = {.step_s = flat, .max_drafts = 2, .tokens = 2};
+    int32_t lengths[2], heap[2];
+    di_spec_plan plan = di_spec_choose(&batch, &costs, lengths, heap);
+    assert_int_equal(plan.mode, DI_SPEC_SCHEDULED);
+    assert_int_equal(plan.drafts, 2);
+    assert_int_equal(lengths[1], 2);
+    assert_true(fabs(plan.fixed_rate - 3.1) < 1e-12);
+    costs.max_drafts = 4;
+    assert_int_equal(di_spec_choose(&batch, &costs, lengths, heap).mode, DI_SPEC_FIXED);
+}
+
 static void test_limits(void **state) {
     (void)state;
     assert_int_equal(di_spec_limit(5, 0), 0);
@@ -332,11 +363,12 @@ static void test_probe(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_appendix), cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_stairs),   cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_limits),   cmocka_unit_test(test_bad_survivals),
-        cmocka_unit_test(test_sums),     cmocka_unit_test(test_never_loses),
-        cmocka_unit_test(test_optimum),  cmocka_unit_test(test_no_look_ahead),
+        cmocka_unit_test(test_appendix),    cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_stairs),      cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_equal_rates), cmocka_unit_test(test_row_budget),
+        cmocka_unit_test(test_limits),      cmocka_unit_test(test_bad_survivals),
+        cmocka_unit_test(test_sums),        cmocka_unit_test(test_never_loses),
+        cmocka_unit_test(test_optimum),     cmocka_unit_test(test_no_look_ahead),
         cmocka_unit_test(test_probe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -124,6 +124,23 @@ static void test_rates(void **state) {
     assert_true(fabs(di_spec_overlap(p, q, V) - 0.8) < 1e-12);
 }
 
+/* Verdicts have noise of their own: also a draft drawn with the plain noise of its position (which
+ * coupled requests do) leaves p as it is. */
+static void test_own_noise(void **state) {
+    (void)state;
+    const double q[V] = {1, -1, 1.5, 2}; /* p - q is 0.22, 0.36 on ids 1, 2 */
+    double p[V], total = 0;
+    int64_t counts[V] = {0};
+    for (int id = 0; id < V; id++) total += exp(target[id]);
+    for (int id = 0; id < V; id++) p[id] = exp(target[id]) / total;
+    for (uint64_t seed = 0; seed < 8000; seed++) {
+        int32_t draft = di_spec_sample(q, V, seed, 100);
+        di_spec_verdict got = verdict(1, &draft, target, q, seed);
+        counts[got.accepted > 0 ? draft : got.token]++;
+    }
+    assert_true(spec_chi_square(counts, p, V) < 4);
+}
+
 /* Greedy drafts: q NULL is the same as a one-hot q. */
 static void test_one_hot(void **state) {
     (void)state;
@@ -189,11 +206,12 @@ static void test_bad_logits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal),         cmocka_unit_test(test_argmax),
-        cmocka_unit_test(test_seeds),         cmocka_unit_test(test_same_distribution),
-        cmocka_unit_test(test_no_drafts),     cmocka_unit_test(test_disjoint),
-        cmocka_unit_test(test_rates),         cmocka_unit_test(test_one_hot),
-        cmocka_unit_test(test_tiny_residual), cmocka_unit_test(test_bad_logits),
+        cmocka_unit_test(test_equal),      cmocka_unit_test(test_argmax),
+        cmocka_unit_test(test_seeds),      cmocka_unit_test(test_same_distribution),
+        cmocka_unit_test(test_no_drafts),  cmocka_unit_test(test_disjoint),
+        cmocka_unit_test(test_rates),      cmocka_unit_test(test_own_noise),
+        cmocka_unit_test(test_one_hot),    cmocka_unit_test(test_tiny_residual),
+        cmocka_unit_test(test_bad_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
