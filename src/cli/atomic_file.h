@@ -1,13 +1,17 @@
-/* Files that appear whole or not at all: written beside their place and renamed at the end. */
+/* Files that appear whole or not at all: written beside their place, on the disk before they are
+ * moved to it. A link is followed: what it points to is replaced, with the permissions it had.
+ */
 #ifndef DI_CLI_ATOMIC_FILE_H
 #define DI_CLI_ATOMIC_FILE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
 
 typedef struct di_atomic_file {
     int fd;
+    bool named;             /* `temporary` exists */
     char *path, *temporary; /* NULL: not open */
 } di_atomic_file;
 

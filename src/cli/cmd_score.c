@@ -1,6 +1,7 @@
 /* score: log-probabilities, one JSON object a token, and on request all logits and residual streams
  * as .npy files.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -92,7 +93,9 @@ static di_status on_logprobs(void *user, int64_t first, int64_t n, const float *
             di_buffer_puts(&s->line, ", \"logprob\": null}\n");
         }
         if (s->line.failed) return di_fail(error, DI_ERR_MEMORY, "out of memory printing");
-        fwrite(s->line.data, 1, s->line.size, stdout);
+        if (fwrite(s->line.data, 1, s->line.size, stdout) != s->line.size) {
+            return di_fail_errno(error, errno, "cannot write to stdout");
+        }
         if (position > 0) s->sum += (double)logprobs[i];
     }
     return DI_OK;

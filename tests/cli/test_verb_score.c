@@ -1,12 +1,16 @@
 /* score: lines of JSON and .npy files, on the demo model. */
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -210,25 +214,98 @@ static void test_refusals(void **state) {
                     "larger context");
 }
 
-/* A score that fails leaves no file, and an old one as it was. */
+/* `count` ids as text. */
+static void write_ids(const char *path, int count) {
+    char *text = malloc((size_t)count * 4 + 1);
+    assert_non_null(text);
+    for (int i = 0; i < count; i++) snprintf(text + 4 * i, 5, "%3d ", 100 + i % 800);
+    temp_write(path, text, (size_t)count * 4);
+    free(text);
+}
+
+/* A score that fails in its middle, or whose reader goes away, stops there; it leaves no file, and
+ * an old one as it was. */
 static void test_files_appear_whole(void **state) {
     (void)state;
+    static const char *const ends[] = {">/dev/full", "| head -1 >/dev/null"};
     char *old = temp_printf("%s/old.npy", root), *fresh = temp_printf("%s/fresh.npy", root);
+    char *ids = temp_printf("%s/ids", root);
     temp_write(old, "old", 3);
-    char *command =
-        temp_printf("score models/demo --context 3 --logits %s --streams %s abcdefgh", old, fresh);
-    assert_int_equal(program_run(command, NULL)->code, 1);
-    size_t size;
-    char *text = temp_read(old, &size);
-    assert_string_equal(text, "old");
-    free(text);
-    assert_int_not_equal(access(fresh, F_OK), 0);
-    char *left = temp_printf("ls -A %s | grep -q tmp", root);
-    assert_int_not_equal(system(left), 0);
-    free(left);
-    free(command);
+    write_ids(ids, 400);
+    for (size_t i = 0; i < 2; i++) {
+        char *command = temp_printf("score models/demo -q --logits %s --streams %s --ids %s %s",
+                                    old, fresh, ids, ends[i]);
+        const program_result *r = program_run(command, NULL);
+        if (i == 0) {
+            assert_int_equal(r->code, 1);
+            assert_string_equal(
+                r->error, "deepinfer score: cannot write to stdout: No space left on device\n");
+        }
+        size_t size;
+        char *text = temp_read(old, &size);
+        assert_string_equal(text, "old");
+        free(text);
+        assert_int_not_equal(access(fresh, F_OK), 0);
+        char *left = temp_printf("ls -A %s | grep -q tmp", root);
+        assert_int_not_equal(system(left), 0);
+        free(left);
+        free(command);
+    }
+    free(ids);
     free(fresh);
     free(old);
+}
+
+/* Until nothing has moved for a while: the writer waits for a reader. */
+static void wait_until_full(int fd) {
+    int last = -1, now = 0, still = 0;
+    for (int i = 0; i < 1000 && still < 15; i++) {
+        assert_int_equal(ioctl(fd, FIONREAD, &now), 0);
+        still = now == last && now > 0 ? still + 1 : 0;
+        last = now;
+        usleep(20000);
+    }
+    assert_int_equal(still, 15);
+}
+
+/* Ctrl-C while a slow reader makes the writing wait loses no byte of what was written. */
+static void test_interrupt_of_a_blocked_write(void **state) {
+    (void)state;
+    char *ids = temp_printf("%s/ids", root), *text = calloc(1, 1 << 16);
+    write_ids(ids, 400);
+    int ends[2], status;
+    assert_non_null(text);
+    assert_int_equal(pipe(ends), 0);
+    assert_true(fcntl(ends[1], F_SETPIPE_SZ, 4096) >= 4096);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], 1);
+        close(ends[0]);
+        execl(DI_BUILD_DIR "/deepinfer", "deepinfer", "score", DI_SOURCE_DIR "/models/demo", "-q",
+              "--ids", ids, (char *)NULL);
+        _exit(99);
+    }
+    close(ends[1]);
+    wait_until_full(ends[0]);
+    kill(child, SIGINT);
+    usleep(100000);
+    size_t size = 0;
+    for (ssize_t n; (n = read(ends[0], text + size, 4096)) > 0;) {
+        size += (size_t)n;
+        assert_true(size < (1 << 16) - 4096);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 130);
+    line *lines = calloc(400, sizeof *lines);
+    assert_non_null(lines);
+    int n = read_lines(text, lines, 400); /* every line whole, and none left out */
+    assert_true(n > 64 && n < 400);
+    free(lines);
+    close(ends[0]);
+    free(text);
+    free(ids);
 }
 
 int main(void) {
@@ -242,6 +319,7 @@ int main(void) {
         cmocka_unit_test(test_streams),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_files_appear_whole),
+        cmocka_unit_test(test_interrupt_of_a_blocked_write),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
