@@ -38,7 +38,7 @@ if(TARGET deepinfer)
   install(FILES ${PROJECT_BINARY_DIR}/pages/deepinfer.fish
           DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
-install(FILES LICENSE README.md TYPE DOC)
+install(FILES LICENSE NOTICE README.md TYPE DOC)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_VENDOR "deepinfer")
