@@ -122,22 +122,26 @@ static bool open_sides(check *c, const options *o) {
     return true;
 }
 
-/* Pooled rules of `release`: 99.5 % of single operations' values equal, most rows of composed ones.
- */
+/* Pooled rules: under `release` 99.5 % of single operations' values and of codes equal, and 98 % of
+ * the rows of composed operations. */
 static void judge(check *c) {
     if (c->release && (double)c->equal < 0.995 * (double)c->values) {
         kc_fail(c, "%lld of %lld values equal", (long long)c->equal, (long long)c->values);
     }
-    double allowed = (c->release ? 0.2 : 0.01) * (double)c->rows + 1;
+    double allowed = (c->release ? 0.02 : 0.01) * (double)c->rows + 1;
     if ((double)c->tipped > allowed) {
         kc_fail(c, "%lld of %lld rows differ", (long long)c->tipped, (long long)c->rows);
+    }
+    allowed = (c->release ? 0.005 : 0.001) * (double)c->codes + 1;
+    if ((double)c->codes_off > allowed) {
+        kc_fail(c, "%lld of %lld codes differ", (long long)c->codes_off, (long long)c->codes);
     }
 }
 
 static bool check_operation(check *c, const operation *op, const options *o) {
     c->op = op->name;
     c->random = o->seed * 1000003 + op->offset;
-    c->values = c->equal = c->failures = c->rows = c->tipped = 0;
+    c->values = c->equal = c->failures = c->rows = c->tipped = c->codes = c->codes_off = 0;
     c->worst = 0;
     c->cancel = strncmp(op->name, "attend", 6) == 0 ? 0x1p-8 : 1e-6; /* see Bounds in ops.h */
     for (int i = 0; i < 2; i++) {
@@ -154,6 +158,9 @@ static bool check_operation(check *c, const operation *op, const options *o) {
            c->release ? "release" : "float", c->round, c->worst);
     if (c->values > 0) printf("  equal %.5f", (double)c->equal / (double)c->values);
     if (c->rows > 0) printf("  rows off %lld of %lld", (long long)c->tipped, (long long)c->rows);
+    if (c->codes > 0) {
+        printf("  codes off %lld of %lld", (long long)c->codes_off, (long long)c->codes);
+    }
     printf("%s\n", c->failures > 0 ? "  FAILED" : "");
     return c->failures == 0;
 }

@@ -35,6 +35,7 @@ typedef struct check {
 
     int64_t values, equal, failures; /* A values compared under `release`, equal ones; complaints */
     int64_t rows, tipped;            /* rows of composed operations under `release` */
+    int64_t codes, codes_off;        /* bytes that come from values which are only close */
     double worst;                    /* largest error, as a share of the bound */
     double cancel; /* `release`: what may be off where terms cancel, of the row\'s largest value */
 
@@ -122,9 +123,11 @@ void kc_compare_f(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t
                   double bound, const int32_t *live);
 void kc_compare_bytes(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width,
                       const int32_t *live);
-/* Bytes of which a share may differ, because they come from values that are only close. */
-void kc_compare_codes(check *c, const char *what, kc_pair p, int64_t n_rows, int64_t width,
-                      const int32_t *live);
+/* Bytes of which a share may differ, all rounds pooled, because they come from values that are only
+ * close. */
+void kc_compare_codes(check *c, kc_pair p, int64_t n_rows, int64_t width, const int32_t *live);
+/* The same for n bytes of memory of which the operation writes some: only those count. */
+void kc_compare_written(check *c, kc_pair p, kc_pair before, int64_t n);
 /* The backend's bits alone: a and b must be the same. */
 void kc_same(check *c, const char *what, kc_pair a, kc_pair b, uint64_t bytes);
 void kc_same_a(check *c, const char *what, kc_pair a, kc_pair b, int64_t n);

@@ -135,8 +135,8 @@ void kc_check_qkv(check *c) {
            wkv.m[i], qn.v[i], kn.v[i], qr.p[i], q.p[i], codes.p[i], scales.p[i]);
     kc_compare_a_tipped(c, "qr", qr, rows, rank, DI_BOUND_SUM, s.live);
     kc_compare_a_tipped(c, "q", q, rows, row, 2 * DI_BOUND_SUM, s.live);
-    kc_compare_codes(c, "kv_codes", codes, rows, d, s.live);
-    kc_compare_codes(c, "kv_scales", scales, rows, d / 32, s.live);
+    kc_compare_codes(c, codes, rows, d, s.live);
+    kc_compare_codes(c, scales, rows, d / 32, s.live);
     double size = (double)rank * width + (double)row * rank + (double)d * width;
     kc_work(c, size, 2 * size);
     if (c->bench) return;
@@ -163,8 +163,8 @@ void kc_check_window_kv(check *c) {
             scales = kc_take(c, (uint64_t)(rows * d / 32));
     KC_RUN(c, window_kv, s.batch.b[i], d, 1e-20, {dims, freq.p[i]}, u.p[i], wkv.m[i], norm.v[i],
            codes.p[i], scales.p[i]);
-    kc_compare_codes(c, "kv_codes", codes, rows, d, s.live);
-    kc_compare_codes(c, "kv_scales", scales, rows, d / 32, s.live);
+    kc_compare_codes(c, codes, rows, d, s.live);
+    kc_compare_codes(c, scales, rows, d / 32, s.live);
     kc_work(c, (double)d * width, 2.0 * d * width);
     if (c->bench || s.live[0] < 0) return;
     kc_batch one = first_rows(&s, 1);
@@ -342,7 +342,7 @@ void kc_check_compress(check *c) {
     pages p = random_pages(c, s.layout.n_slots, c->bench ? 3100 : 230, m.ratio, m.d, m.di);
     pages other = copy_pages(c, &p);
     compress(c, &m, &s.batch, m.u, ring, &p);
-    kc_compare_codes(c, "pages", p.pool, 1, (int64_t)p.bytes, NULL);
+    kc_compare_written(c, p.pool, other.pool, (int64_t)p.bytes);
     if (m.ratio > 1) {
         kc_compare_f(c, "ring", ring, s.layout.n_slots * m.ring_slots, 2 * m.d, DI_BOUND_SUM, NULL);
     }

@@ -116,7 +116,7 @@ static void test_rule_bf16(void **state) {
     rule_want[500] = di_bf16_round(1e-7f); /* terms cancelled: many steps, but far below the row */
     rule_got[500] = (double)di_bf16_round(9e-7f);
     assert_int_equal(judge_bf16(), 0);
-    rule_got[500] = 4e-6;
+    rule_got[500] = (double)di_bf16_round(4e-6f);
     assert_int_equal(judge_bf16(), 1);
     fill_rule();
     rule_got[3] = NAN;
@@ -127,6 +127,9 @@ static void test_rule_bf16(void **state) {
     rule_got[3] = -INFINITY;
     assert_int_equal(judge_bf16(), 0);
     fill_rule();
+    rule_got[3] += 1e-6; /* close to the right value, but never rounded */
+    assert_int_equal(judge_bf16(), 1);
+    fill_rule();
     rule_want[3] = 0; /* both zeros are one value */
     rule_got[3] = -0.0;
     assert_int_equal(judge_bf16(), 0);
@@ -136,40 +139,46 @@ static void test_rule_others(void **state) {
     (void)state;
     release_score score = {0};
     float want[4] = {1, -2, 0, 0.5f};
-    double got[4] = {1, -2, 1.9e-5, 0.5};
+    double got[4] = {1, -2, (double)1.9e-5f, 0.5};
     release_compare_f32(&score, "f32", want, got, 4);
     assert_int_equal(score.failures, 0); /* of the largest, 2 */
-    got[2] = 2.1e-5;
+    got[2] = (double)2.1e-5f;
     release_compare_f32(&score, "f32", want, got, 4);
     assert_int_equal(score.failures, 1);
     got[2] = NAN;
     release_compare_f32(&score, "f32", want, got, 4);
     assert_int_equal(score.failures, 2);
+    release_score other = {0};
+    got[2] = 1e-10; /* close, but no float32 */
+    release_compare_f32(&other, "f32", want, got, 4);
+    assert_int_equal(other.failures, 1);
 
-    uint8_t codes[3] = {1, 2, 3}, other[3] = {1, 3, 3}, near[3] = {0, 2, 0};
+    uint8_t codes[3] = {1, 2, 3}, wrong_codes[3] = {1, 3, 3}, near[3] = {0, 2, 0};
     release_compare_codes(&score, "codes", codes, codes, near, 3);
     assert_int_equal(score.failures, 2);
-    release_compare_codes(&score, "codes", codes, other, near, 3);
+    release_compare_codes(&score, "codes", codes, wrong_codes, near, 3);
     assert_int_equal(score.failures, 3); /* an exact tie has one right code */
     near[1] = 1;
-    release_compare_codes(&score, "codes", codes, other, near, 3);
+    release_compare_codes(&score, "codes", codes, wrong_codes, near, 3);
     assert_int_equal(score.failures, 3);
     int32_t picks[2] = {4, 7}, wrong[2] = {7, 4};
     release_compare_ints(&score, "ints", picks, wrong, 2);
     assert_int_equal(score.failures, 5);
-    assert_string_equal(score.first, "f32: element 2 is 2.1e-05, expected 0");
+    assert_string_equal(score.first, "f32: element 2 is 2.09999998e-05, expected 0");
 }
 
 /* ---- Wrong variants ---- */
 
-/* A variant computes one kind of operation on the host; `wrong` 0 must pass, others must fail. */
+/* A variant computes one kind of operation on the host; `wrong` 0 must pass, others must fail, and
+ * so must 0 without any rounding. */
 typedef struct variant {
     const char *op;
     int n_wrong;
     void (*run)(const release_file *file, const release_op *op, int wrong, double *out);
 } variant;
 
-static double bf(double x) { return (double)di_bf16_round((float)x); }
+static bool rounding = true; /* false: no operation of a variant rounds */
+static double bf(double x) { return rounding ? (double)di_bf16_round((float)x) : x; }
 
 static const float *in(const release_file *file, const release_op *op, const char *part) {
     return release_floats(release_part(file, op, part));
@@ -409,7 +418,7 @@ static const variant variants[] = {
     {"attn_expand", 1, expand_variant},
 };
 
-/* Complaints about one variant over all scopes of a file. */
+/* Complaints about one variant over all scopes of a file; wrong -1: not rounded at all. */
 static int64_t judge_variant(const release_file *file, const release_op *ops, int n,
                              const variant *v, int wrong) {
     release_score score = {0};
@@ -419,7 +428,9 @@ static int64_t judge_variant(const release_file *file, const release_op *ops, in
         int64_t count = release_count(want), width = want->shape[want->n_dims - 1];
         double *got = malloc((size_t)count * sizeof *got);
         assert_non_null(got);
-        v->run(file, &ops[i], wrong, got);
+        rounding = wrong >= 0;
+        v->run(file, &ops[i], rounding ? wrong : 0, got);
+        rounding = true;
         release_compare_bf16(&score, ops[i].scope, v->op, release_floats(want), got, count / width,
                              width);
         free(got);
@@ -436,16 +447,16 @@ static void test_wrong_variants_are_caught(void **state) {
         release_open(&file, facts[f].directory);
         int n = release_list(&file, ops), caught = 0;
         for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
-            for (int wrong = 0; wrong <= variants[i].n_wrong; wrong++) {
+            for (int wrong = -1; wrong <= variants[i].n_wrong; wrong++) {
                 int64_t complaints = judge_variant(&file, ops, n, &variants[i], wrong);
-                if ((complaints > 0) != (wrong > 0)) {
+                if ((complaints > 0) != (wrong != 0)) {
                     fail_msg("%s: variant %d of %s has %lld complaints", facts[f].directory, wrong,
                              variants[i].op, (long long)complaints);
                 }
-                caught += wrong > 0;
+                caught += wrong != 0;
             }
         }
-        assert_int_equal(caught, 12);
+        assert_int_equal(caught, 21);
         release_close(&file);
     }
 }

@@ -552,7 +552,7 @@ static void compare_gap(const run *r, const double *scores, int32_t rows, int32_
             for (; at > 0 && sorted[at - 1] < value; at--) sorted[at] = sorted[at - 1];
             sorted[at] = value;
         }
-        gap[t] = n > k ? sorted[k - 1] - sorted[k] : INFINITY;
+        gap[t] = n > k ? (double)(float)(sorted[k - 1] - sorted[k]) : INFINITY;
     }
     release_compare_f32(r->score, "router.out.gap", release_floats(part(r, "out.gap")), gap, rows);
     free(gap);

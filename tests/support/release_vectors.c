@@ -147,6 +147,9 @@ static int32_t order(double value) {
     return word & 0x8000 ? -(word & 0x7FFF) : word;
 }
 
+/* An output that was never rounded is close to every expected value: only its own bits tell. */
+static bool on_bf16_grid(double value) { return (double)di_bf16_round((float)value) == value; }
+
 void release_compare_bf16(release_score *score, const char *name, const char *kind_name,
                           const float *want, const double *got, int64_t rows, int64_t width) {
     release_kind *kind = kind_of(score, kind_name);
@@ -168,6 +171,10 @@ void release_compare_bf16(release_score *score, const char *name, const char *ki
                 }
                 continue;
             }
+            if (!on_bf16_grid(got[i])) {
+                complain(score, name, "element %lld is %.9g, which is not rounded to BF16",
+                         (long long)i, got[i]);
+            }
             int32_t steps = abs(order((double)want[i]) - order(got[i]));
             kind->equal += steps == 0;
             if (steps > 1 && off > 1e-6 * largest) {
@@ -187,6 +194,10 @@ void release_compare_f32(release_score *score, const char *name, const float *wa
     }
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(want[i]) && (double)want[i] == got[i]) continue;
+        if (isfinite(got[i]) && (double)(float)got[i] != got[i]) {
+            complain(score, name, "element %lld is %.17g, which is no float32", (long long)i,
+                     got[i]);
+        }
         double off = fabs((double)want[i] - got[i]) / largest;
         if (off > score->worst_f32) score->worst_f32 = off;
         if (!(off <= 1e-5)) {

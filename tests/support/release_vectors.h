@@ -1,10 +1,11 @@
 /* The stored operations of a golden_release.safetensors, and the rule that engines are held to.
  *
  * A stored operation is `p33/release.<scope>.<op>.<part>`, parts `in...` and `out...`. The rule
- * ("release numerics, operation by operation"): of BF16 outputs at least 99.5 % of the values
- * equal, all tensors of a kind pooled, the rest one BF16 step off, or off by at most 1e-6 of the
- * row's largest value where terms cancel; FP32 outputs within 1e-5 of the tensor's largest;
- * integers equal, but for codes marked as near ties (1).
+ * ("release numerics, operation by operation"): BF16 outputs are BF16 values, whatever type holds
+ * them; at least 99.5 % of them equal, all tensors of a kind pooled, the rest one BF16 step off, or
+ * off by at most 1e-6 of the row's largest value where terms cancel; FP32 outputs are float32
+ * values within 1e-5 of the tensor's largest; integers equal, but for codes marked as near ties
+ * (1).
  */
 #ifndef DI_TESTS_SUPPORT_RELEASE_VECTORS_H
 #define DI_TESTS_SUPPORT_RELEASE_VECTORS_H
