@@ -288,6 +288,9 @@ void di_reader_destroy(di_reader *reader);
 di_status di_reader_push(di_reader *reader, int32_t token, bool *stopped, di_error *error);
 /* The end: what was held back comes out. Once. */
 di_status di_reader_finish(di_reader *reader, di_error *error);
+/* How many of the tokens pushed belong to the answer: all, or, once a stop text was completed,
+ * those that begin before it. A token that begins before it and reaches into it is the last. */
+size_t di_reader_kept(const di_reader *reader);
 /* True when at least one tool call was completed. */
 bool di_reader_has_calls(const di_reader *reader);
 

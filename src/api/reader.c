@@ -15,6 +15,11 @@ struct di_reader {
     di_chat_parser *parser; /* NULL when raw */
     di_stop_match stops;
     di_buffer text, answer; /* scratch: of one token; what goes out of the stop matcher */
+    /* Where in the text each token begins, to tell which of them a stop text cuts off. Text is what
+     * the detokeniser gives; a token that ends a character begins where that does. */
+    uint64_t *begins;
+    size_t n_tokens, n_kept, capacity;
+    uint64_t n_text;
 };
 
 di_reader_options di_reader_options_defaults(void) {
@@ -50,7 +55,10 @@ static void on_event(void *user, const di_chat_event *event) {
         [DI_CHAT_CALL_END] = DI_PART_CALL_END,    [DI_CHAT_CALL_BROKEN] = DI_PART_CALL_BROKEN,
     };
     di_reader *reader = user;
-    if (reader->stops.stopped) return;
+    if (reader->stops.stopped) {
+        if (event->type == DI_CHAT_CONTENT) reader->stops.behind += event->size;
+        return;
+    }
     if (event->type == DI_CHAT_CONTENT) {
         take_answer(reader, event->text, event->size);
         return;
@@ -88,12 +96,14 @@ void di_reader_destroy(di_reader *reader) {
     di_stop_match_deinit(&reader->stops);
     di_buffer_free(&reader->text);
     di_buffer_free(&reader->answer);
+    free(reader->begins);
     free(reader);
 }
 
 /* What the detokeniser gave goes on to the parser, or out. */
 static di_status pass_on(di_reader *reader, di_error *error) {
     di_status status = DI_OK;
+    reader->n_text += reader->text.size;
     if (reader->text.failed) return di_fail(error, DI_ERR_MEMORY, "out of memory: reader");
     if (reader->text.size > 0) {
         if (reader->raw) {
@@ -110,13 +120,38 @@ static di_status pass_on(di_reader *reader, di_error *error) {
     return status;
 }
 
+static di_status add_token(di_reader *reader, di_error *error) {
+    if (reader->n_tokens == reader->capacity) {
+        size_t capacity = reader->capacity ? 2 * reader->capacity : 256;
+        uint64_t *more = realloc(reader->begins, capacity * sizeof *more);
+        if (!more) return di_fail(error, DI_ERR_MEMORY, "out of memory: reader");
+        reader->begins = more;
+        reader->capacity = capacity;
+    }
+    reader->begins[reader->n_tokens++] = reader->n_text;
+    reader->n_kept = reader->n_tokens;
+    return DI_OK;
+}
+
+/* What the stop text cut off is what was taken in behind its beginning, and what had not even come
+ * to the matcher. */
+static void cut_tokens(di_reader *reader) {
+    if (!reader->stops.stopped) return;
+    uint64_t behind = reader->stops.behind;
+    if (reader->parser) behind += di_chat_parser_held(reader->parser);
+    uint64_t cut = reader->n_text > behind ? reader->n_text - behind : 0;
+    while (reader->n_kept > 0 && reader->begins[reader->n_kept - 1] >= cut) reader->n_kept--;
+}
+
 di_status di_reader_push(di_reader *reader, int32_t token, bool *stopped, di_error *error) {
     size_t size;
     const char *bytes = di_tokenizer_bytes(reader->tokenizer, token, &size);
     if (!bytes) return di_fail(error, DI_ERR_INVALID, "there is no token with the id %d", token);
     if (!reader->stops.stopped) {
+        DI_TRY(add_token(reader, error));
         di_detokenizer_push(&reader->detokenizer, bytes, size, &reader->text);
         DI_TRY(pass_on(reader, error));
+        cut_tokens(reader);
     }
     *stopped = reader->stops.stopped;
     return DI_OK;
@@ -124,12 +159,17 @@ di_status di_reader_push(di_reader *reader, int32_t token, bool *stopped, di_err
 
 di_status di_reader_finish(di_reader *reader, di_error *error) {
     di_detokenizer_finish(&reader->detokenizer, &reader->text);
-    if (!reader->stops.stopped) DI_TRY(pass_on(reader, error));
-    if (reader->parser) DI_TRY(di_chat_parser_finish(reader->parser, error));
+    if (!reader->stops.stopped) {
+        DI_TRY(pass_on(reader, error));
+        if (reader->parser) DI_TRY(di_chat_parser_finish(reader->parser, error));
+        cut_tokens(reader);
+    }
     di_stop_match_flush(&reader->stops, &reader->answer);
     give_answer(reader);
     return reader->failed ? di_fail(error, DI_ERR_MEMORY, "out of memory: reader") : DI_OK;
 }
+
+size_t di_reader_kept(const di_reader *reader) { return reader->n_kept; }
 
 bool di_reader_has_calls(const di_reader *reader) {
     return reader->parser && di_chat_parser_has_calls(reader->parser);

@@ -62,6 +62,7 @@ static size_t open_tail(const di_stop_match *match, const char *text, size_t siz
 }
 
 void di_stop_match_push(di_stop_match *match, const char *text, size_t size, di_buffer *out) {
+    if (match->stopped) match->behind += size;
     if (match->stopped || size == 0) return;
     if (match->n_stops == 0) {
         di_buffer_append(out, text, size);
@@ -76,6 +77,7 @@ void di_stop_match_push(di_stop_match *match, const char *text, size_t size, di_
     size_t n = match->held.size, give = find(match, held, n);
     if (give < n) {
         match->stopped = true;
+        match->behind = n - give;
         di_buffer_append(out, held, give);
         di_buffer_clear(&match->held);
         return;

@@ -194,6 +194,7 @@ di_status di_generate(const di_generation *generation, di_answer *answer, di_err
     DI_TRY_DONE(read_prompt(generation, answer, error));
     DI_TRY_DONE(decode(generation, reader, answer, begin, error));
     DI_TRY_DONE(di_reader_finish(reader, error));
+    answer->ids.size = di_reader_kept(reader); /* the text is cut there too */
     if (c.failed || answer->text.failed || answer->thought.failed) {
         status = di_fail(error, DI_ERR_MEMORY, "out of memory: answer");
     }

@@ -27,7 +27,7 @@ typedef struct di_answer {
     di_buffer thought, text;
     di_answer_call *calls;
     int n_calls;
-    di_ids ids; /* without the end token */
+    di_ids ids; /* without the end token, and without what a stop text cut off */
     float *logprobs;
     size_t logprob_capacity;
     const char *finish; /* "stop", "length", "tool_calls" or "cancelled" */

@@ -137,6 +137,8 @@ di_status di_chat_parser_push(di_chat_parser *parser, const char *text, size_t s
 di_status di_chat_parser_finish(di_chat_parser *parser, di_error *error);
 /* True when at least one call was completed (finish_reason tool_calls). */
 bool di_chat_parser_has_calls(const di_chat_parser *parser);
+/* Bytes of text pushed that are still waiting to come out, or to be found part of a marker. */
+size_t di_chat_parser_held(const di_chat_parser *parser);
 void di_chat_parser_destroy(di_chat_parser *parser); /* NULL is fine */
 
 #endif

@@ -183,6 +183,11 @@ di_status di_chat_parser_finish(di_chat_parser *p, di_error *error) {
 
 bool di_chat_parser_has_calls(const di_chat_parser *p) { return p->n_calls > 0; }
 
+size_t di_chat_parser_held(const di_chat_parser *p) {
+    size_t markup = p->state == STREAM_TEXT ? 0 : p->raw.size;
+    return p->out.size + p->newlines + p->n_marker + markup;
+}
+
 void di_chat_parser_destroy(di_chat_parser *p) {
     if (!p) return;
     di_buffer_free(&p->out);

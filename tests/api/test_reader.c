@@ -125,6 +125,80 @@ static void test_stops(void **state) {
     assert_string_equal(got.text, "A0:a");
 }
 
+/* The answer in *out, at most `size` - 1 bytes. */
+typedef struct answer_text {
+    char text[200];
+    size_t size;
+} answer_text;
+
+static void on_answer(void *user, di_part part, int index, const char *text, size_t size) {
+    answer_text *a = user;
+    (void)index;
+    if (part != DI_PART_ANSWER) return;
+    assert_true(a->size + size < sizeof a->text);
+    memcpy(a->text + a->size, text, size);
+    a->size += size;
+}
+
+/* The text of n ids, cut where a character is not whole. */
+static size_t text_of(const int32_t *ids, size_t n, char *out, size_t most) {
+    char *text;
+    size_t size;
+    assert_int_equal(di_tokenizer_text(tokenizer, ids, n, false, &text, &size, &error), DI_OK);
+    assert_true(size < most);
+    memcpy(out, text, size + 1);
+    di_free(text);
+    return size;
+}
+
+/* Every piece of a text as the stop text: the tokens that are kept spell the whole answer, and one
+ * fewer does not. */
+static void check_kept(const char *text, bool raw, const char *before) {
+    di_ids ids = {0};
+    assert_int_equal(di_tokenizer_encode(tokenizer, text, strlen(text), true, &ids, &error), DI_OK);
+    size_t size = strlen(text), n_checked = 0, n_before = strlen(before);
+    for (size_t begin = n_before; begin < size; begin++) {
+        for (size_t length = 1; length <= 12 && begin + length <= size; length++) {
+            if ((text[begin] & 0xC0) == 0x80 || (text[begin + length] & 0xC0) == 0x80) continue;
+            char stop[16] = "", spelled[200];
+            memcpy(stop, text + begin, length);
+            const char *stops[] = {stop};
+            answer_text answer = {"", 0};
+            di_reader_options options = with(n_before > 0, raw, stops, 1);
+            options.on_part = on_answer;
+            options.user = &answer;
+            di_reader *reader;
+            assert_int_equal(di_reader_create(tokenizer, &options, &reader, &error), DI_OK);
+            bool stopped = false;
+            for (size_t i = 0; i < ids.size && !stopped; i++) {
+                assert_int_equal(di_reader_kept(reader), i);
+                assert_int_equal(di_reader_push(reader, ids.data[i], &stopped, &error), DI_OK);
+            }
+            assert_int_equal(di_reader_finish(reader, &error), DI_OK);
+            size_t kept = di_reader_kept(reader), want = n_before + answer.size;
+            assert_memory_equal(text + n_before, answer.text, answer.size);
+            size_t got = text_of(ids.data, kept, spelled, sizeof spelled);
+            size_t less = kept ? text_of(ids.data, kept - 1, spelled, sizeof spelled) : 0;
+            if (got < want || (kept > 0 && less >= want)) {
+                fail_msg("'%s' in '%s': %zu tokens, %zu bytes for %zu", stop, text, kept, got,
+                         want);
+            }
+            n_checked++;
+            di_reader_destroy(reader);
+        }
+    }
+    assert_true(n_checked > 100);
+    di_ids_free(&ids);
+}
+
+static void test_stops_cut_tokens_where_they_cut_text(void **state) {
+    (void)state;
+    check_kept("A wise crow, é 汉字 🦊🦊 came < there.\n\n<b> <<| end", true, "");
+    check_kept("A wise crow, é 汉字 🦊🦊 came < there.\n\n<b> <<| end", false, "");
+    check_kept("I see.</think>A wise crow 🦊 came < there.\n\n<b> <<| end", false,
+               "I see.</think>");
+}
+
 static void test_no_such_token(void **state) {
     (void)state;
     di_reader_options options = di_reader_options_defaults();
@@ -154,6 +228,7 @@ int main(void) {
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_whole_characters),
         cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_stops_cut_tokens_where_they_cut_text),
         cmocka_unit_test(test_no_such_token),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

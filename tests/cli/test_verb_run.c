@@ -120,6 +120,27 @@ static void test_json(void **state) {
     di_arena_free(&arena);
 }
 
+/* A stop text cuts text, ids, logprobs and usage at one place. */
+static void test_json_of_a_stopped_answer(void **state) {
+    (void)state;
+    di_arena arena = DI_ARENA_EMPTY;
+    const program_result *r = program_run(RUN "--json -q --max-tokens 4 'What is 12 + 13?'", NULL);
+    const di_json *whole = di_json_get(parse(r->out, &arena), "ids");
+    r = program_run(RUN "--json -q --stop '+ 1' 'What is 12 + 13?'", NULL);
+    const di_json *o = parse(r->out, &arena), *ids = di_json_get(o, "ids");
+    assert_true(di_json_is_string(di_json_get(o, "text"), "12 "));
+    assert_true(di_json_is_string(di_json_get(o, "finish_reason"), "stop"));
+    /* "1", "2", " +": the last begins before the cut. */
+    assert_int_equal(ids->length, 3);
+    const di_json *want = whole->first, *got = ids->first;
+    for (; got; got = got->next, want = want->next) assert_string_equal(got->text, want->text);
+    assert_int_equal(di_json_get(o, "logprobs")->length, 3);
+    int64_t n;
+    assert_true(di_json_int64(di_json_get(di_json_get(o, "usage"), "completion_tokens"), &n));
+    assert_int_equal(n, 3);
+    di_arena_free(&arena);
+}
+
 /* The same seed, the same text; how it is computed does not matter. */
 static void test_seeds(void **state) {
     (void)state;
@@ -278,6 +299,7 @@ int main(void) {
         cmocka_unit_test(test_limits_of_the_answer),
         cmocka_unit_test(test_speeds_on_stderr),
         cmocka_unit_test(test_json),
+        cmocka_unit_test(test_json_of_a_stopped_answer),
         cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_closed_streams),
