@@ -5,7 +5,7 @@
 #include "cli/help_text.h"
 
 /* Text with what roff would take for itself escaped: backslashes, hyphens that must stay hyphens,
- * and a dot or quote at the start of a line. */
+ * quotes, which bound the arguments of a macro, and a dot or apostrophe at the start of a line. */
 static void escaped(di_buffer *out, const char *text) {
     bool line_start = true;
     for (; *text; text++) {
@@ -15,6 +15,8 @@ static void escaped(di_buffer *out, const char *text) {
             di_buffer_puts(out, "\\e");
         } else if (*text == '-') {
             di_buffer_puts(out, "\\-");
+        } else if (*text == '"') {
+            di_buffer_puts(out, "\\(dq");
         } else {
             di_buffer_putc(out, *text);
         }

@@ -164,6 +164,19 @@ static void test_manual_pages(void **state) {
     if (!checked) print_message("groff is not installed: pages are not checked by it\n");
 }
 
+/* Examples come out as they are to be typed: quotes are roff's own, too. */
+static void test_manual_keeps_quotes(void **state) {
+    (void)state;
+    contains(run("help %s --man", "chat")->out, "system \\(dqAnswer in one sentence.\\(dq\n");
+    if (system("command -v groff >/dev/null") != 0) return;
+    char line[400];
+    snprintf(line, sizeof line,
+             "'%s/deepinfer' help chat --man | groff -man -Tascii -P-cbou | "
+             "grep -q 'MODEL --system \"Answer in one sentence\\.\"'",
+             DI_BUILD_DIR);
+    assert_int_equal(system(line), 0);
+}
+
 static void test_completion_scripts(void **state) {
     (void)state;
     static const char *const shells[][3] = {{"bash", "bash -n", "--completion bash"},
@@ -220,6 +233,7 @@ int main(void) {
         cmocka_unit_test(test_version),
         cmocka_unit_test(test_output_that_is_lost),
         cmocka_unit_test(test_manual_pages),
+        cmocka_unit_test(test_manual_keeps_quotes),
         cmocka_unit_test(test_completion_scripts),
         cmocka_unit_test(test_bash_completes),
     };
