@@ -190,9 +190,8 @@ static di_status fork_one(di_core *core, const core__sequence *from, core__seque
     if (!*ok) return DI_OK;
     take_slot(core, slot, to);
     const di_kv_sequence *pages = &slot->pages;
-    for (int32_t i = pages->n_named; i < pages->n_pages; i++) {
-        di_context_copy_page(core->context, pages->pages[i], source->pages[i]);
-    }
+    /* All whole pages are named and shared; the bytes of the unfinished one are in fork_bytes. */
+    assert(pages->n_named == from->n_done / DI_PAGE_TOKENS);
     DI_TRY(di_context_set_pages(core->context, to->slot, 0, pages->pages, pages->n_pages, error));
     di_context_restore(core->context, to->slot, core->fork_bytes);
     to->n_done = from->n_done;

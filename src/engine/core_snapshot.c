@@ -105,12 +105,10 @@ static bool serves(const di_core *core, const core__snapshot *snapshot, const co
     return same_windows || core->options.replay == DI_REPLAY_BOUNDED;
 }
 
-/* Its last token must run, for its logits: a snapshot of all tokens goes one back. Not into a whole
- * page: that has its name and is read-only. */
+/* Its last token must run, for its logits: a snapshot of all tokens goes one back. Never into a
+ * named page: the last token's page is no hit, so what ends with that page is not considered. */
 static bool leaves_a_row(const core__snapshot *snapshot, const core__sequence *s) {
-    if (snapshot->length < s->n_ids) return true;
-    return snapshot->length == s->n_ids && snapshot->margin > 0 &&
-           snapshot->length % DI_PAGE_TOKENS != 0;
+    return snapshot->length < s->n_ids || (snapshot->length == s->n_ids && snapshot->margin > 0);
 }
 
 core__snapshot *core__snapshot_find(di_core *core, const core__sequence *s, int32_t n_hits) {

@@ -20,6 +20,19 @@
 #include "base/philox.h"
 #include "support/core_run.h"
 
+#if defined(__SANITIZE_THREAD__)
+#define SLOWED_DOWN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SLOWED_DOWN 1
+#endif
+#endif
+#ifdef SLOWED_DOWN
+enum { DEFAULT_SCHEDULES = 6 };
+#else
+enum { DEFAULT_SCHEDULES = 20 };
+#endif
+
 enum { N_RUNS = 9, N_NEIGHBOURS = 4, N_DOCUMENTS = 2, DOCUMENT = 330, MAX_CONTEXT = 448 };
 
 typedef struct dice {
@@ -243,7 +256,7 @@ static void check_schedule(uint64_t seed, di_core_stats *sum) {
 static void test_schedules(void **state) {
     (void)state;
     const char *one = getenv("DI_CORE_SEED"), *many = getenv("DI_CORE_SCHEDULES");
-    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : 20;
+    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : DEFAULT_SCHEDULES;
     if (!one && many) n = strtoull(many, NULL, 10);
     di_core_stats sum = {0};
     current = malloc(sizeof *current);
