@@ -105,13 +105,12 @@ static di_status do_set(di_chat_session *session, const char *argument, di_chat_
 static di_status do_again(di_chat_session *session, const char *argument, di_chat_next *next,
                           di_error *error) {
     (void)argument;
-    if (strcmp(di_conversation_last_role(&session->conversation), "assistant") == 0) {
-        di_conversation_drop_last(&session->conversation);
-    }
-    if (session->conversation.n_messages == 0) {
+    const di_conversation *c = &session->conversation;
+    bool answered = strcmp(di_conversation_last_role(c), "assistant") == 0;
+    if (c->n_messages == (answered ? 1 : 0)) {
         return di_fail(error, DI_ERR_USAGE, "there is nothing to answer yet");
     }
-    *next = DI_CHAT_ANSWER;
+    *next = DI_CHAT_AGAIN;
     return DI_OK;
 }
 
@@ -150,18 +149,32 @@ done:
     return status;
 }
 
+/* What no prompt can be made of is refused before it takes the place of what is there. */
 static di_status do_load(di_chat_session *session, const char *argument, di_chat_next *next,
                          di_error *error) {
     (void)next;
     DI_TRY(need(argument, "/load FILE", error));
-    di_buffer json = DI_BUFFER_EMPTY;
-    di_status status = di_input_file(argument, &json, error);
-    if (status == DI_OK) {
-        status =
-            di_conversation_read(&session->conversation, json.data, json.size, argument, error);
+    if (strcmp(argument, "-") == 0) {
+        return di_fail(error, DI_ERR_USAGE,
+                       "stdin is where the messages come from; a file of that name is ./-");
     }
+    di_buffer json = DI_BUFFER_EMPTY;
+    di_conversation fresh = {0};
+    di_ids ids = {0};
+    di_status status;
+    DI_TRY_DONE(di_input_file(argument, &json, error));
+    DI_TRY_DONE(di_conversation_read(&fresh, json.data, json.size, argument, error));
+    if (fresh.n_messages > 0) {
+        DI_TRY_DONE(di_chat_make_prompt(session, &fresh, &ids, NULL, error));
+    }
+    di_conversation_free(&session->conversation);
+    session->conversation = fresh;
+    fresh = (di_conversation){0};
+    printf("%zu messages loaded.\n", session->conversation.n_messages);
+done:
+    di_conversation_free(&fresh);
+    di_ids_free(&ids);
     di_buffer_free(&json);
-    if (status == DI_OK) printf("%zu messages loaded.\n", session->conversation.n_messages);
     return status;
 }
 

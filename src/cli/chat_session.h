@@ -17,12 +17,17 @@ typedef struct di_chat_session {
     char effort[16]; /* what prompt.effort points to after /effort */
     uint32_t turn;   /* changes the seed of every answer */
     bool leave;
+    int n_failed; /* messages and commands that came to nothing */
 } di_chat_session;
 
-typedef enum di_chat_next { DI_CHAT_WAIT, DI_CHAT_ANSWER } di_chat_next;
+typedef enum di_chat_next { DI_CHAT_WAIT, DI_CHAT_AGAIN } di_chat_next;
 
-/* Carries out a line that begins with '/'. DI_CHAT_ANSWER: the model is to answer now. A failure is
- * told to the user by the caller; the session goes on. */
+/* The prompt of a conversation, for this session's tokenizer and prompt options. */
+di_status di_chat_make_prompt(const di_chat_session *session, const di_conversation *conversation,
+                              di_ids *ids, bool *thinking, di_error *error);
+
+/* Carries out a line that begins with '/'. DI_CHAT_AGAIN: the model is to answer the last message
+ * once more. A failure is told to the user by the caller; the session goes on. */
 di_status di_chat_command(di_chat_session *session, const char *line, di_chat_next *next,
                           di_error *error);
 

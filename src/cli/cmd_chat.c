@@ -2,6 +2,7 @@
  * end of input, /quit, SIGTERM, or a terminal that cannot be read ends it; without a terminal
  * Ctrl-C does, too.
  */
+#include <inttypes.h>
 #include <string.h>
 
 #include "cli/chat_session.h"
@@ -10,10 +11,10 @@
 #include "cli/line_input.h"
 #include "cli/terminal.h"
 
-static di_status make_prompt(const di_chat_session *session, di_ids *ids, bool *thinking,
-                             di_error *error) {
+di_status di_chat_make_prompt(const di_chat_session *session, const di_conversation *conversation,
+                              di_ids *ids, bool *thinking, di_error *error) {
     di_buffer json = DI_BUFFER_EMPTY;
-    di_conversation_write(&session->conversation, &json);
+    di_conversation_write(conversation, &json);
     di_status status;
     if (json.failed) {
         status = di_fail(error, DI_ERR_MEMORY, "out of memory: conversation");
@@ -45,27 +46,57 @@ static di_status generate(di_chat_session *session, const di_ids *prompt, bool t
     return status;
 }
 
-/* The model's turn. On a failure, or when stopped before the first token, nothing is added. */
-static di_status answer_turn(di_chat_session *session, di_error *error) {
+/* How the answer ended, where that is not by itself. */
+static void tell_end(const di_chat_session *session, const di_answer *answer) {
+    if (strcmp(answer->finish, "cancelled") == 0) fputs("stopped\n", stderr);
+    if (strcmp(answer->finish, "length") != 0) return;
+    int64_t most = di_args_int(session->args, DI_OPT_MAX_TOKENS);
+    if (most > 0 && answer->ids.size >= (size_t)most) {
+        fprintf(stderr, "the answer was cut: max-tokens is %" PRId64 "\n", most);
+    } else {
+        fprintf(stderr, "the answer was cut: the context of %" PRId64 " tokens is full\n",
+                di_engine_get_info(session->engine).context);
+    }
+}
+
+/* The model's turn. *added: there is an answer, and it is in the conversation; not so after a
+ * failure, or when it was stopped before its first token. */
+static di_status answer_turn(di_chat_session *session, bool *added, di_error *error) {
     di_ids prompt = {0};
     di_answer answer = {0};
     bool thinking;
     di_status status;
-    DI_TRY_DONE(make_prompt(session, &prompt, &thinking, error));
+    *added = false;
+    DI_TRY_DONE(di_chat_make_prompt(session, &session->conversation, &prompt, &thinking, error));
     DI_TRY_DONE(generate(session, &prompt, thinking, &answer, error));
     bool quiet = di_args_flag(session->args, DI_OPT_QUIET);
     if (answer.n_steps > 0 && !quiet) di_answer_print_speed(&answer);
-    if (strcmp(answer.finish, "cancelled") == 0) fputs("stopped\n", stderr);
-    if (strcmp(answer.finish, "length") == 0) fputs("the answer was cut: no room left\n", stderr);
+    tell_end(session, &answer);
     if (answer.n_steps > 0) {
         status = di_conversation_add_answer(&session->conversation, &answer, error);
-    } else {
-        di_conversation_drop_last(&session->conversation);
+        *added = status == DI_OK;
     }
 done:
     di_interrupt_clear();
     di_answer_free(&answer);
     di_ids_free(&prompt);
+    return status;
+}
+
+/* The old answer is gone only once there is a new one. */
+static di_status answer_again(di_chat_session *session, di_error *error) {
+    di_conversation *conversation = &session->conversation;
+    di_message old = {NULL, NULL};
+    if (strcmp(di_conversation_last_role(conversation), "assistant") == 0) {
+        old = di_conversation_take_last(conversation);
+    }
+    bool added;
+    di_status status = answer_turn(session, &added, error);
+    if (old.json && !added) {
+        di_conversation_put_back(conversation, old);
+    } else {
+        di_message_free(&old);
+    }
     return status;
 }
 
@@ -75,12 +106,13 @@ static di_status take_line(di_chat_session *session, const di_buffer *line, di_e
     if (text[0] == '/' && text[1] != '/') {
         di_chat_next next;
         DI_TRY(di_chat_command(session, text, &next, error));
-        return next == DI_CHAT_ANSWER ? answer_turn(session, error) : DI_OK;
+        return next == DI_CHAT_AGAIN ? answer_again(session, error) : DI_OK;
     }
     if (text[0] == '/') text++, size--;
     DI_TRY(di_conversation_add_user(&session->conversation, text, size, "the message", error));
-    di_status status = answer_turn(session, error);
-    if (status != DI_OK) di_conversation_drop_last(&session->conversation);
+    bool added;
+    di_status status = answer_turn(session, &added, error);
+    if (!added) di_conversation_drop_last(&session->conversation);
     return status;
 }
 
@@ -95,7 +127,10 @@ static di_status talk(di_chat_session *session, di_error *error) {
         if (result == DI_LINE_FAILED) status = di_fail(error, DI_ERR_IO, "cannot read from stdin");
         if (result != DI_LINE_TEXT || line.size == 0) continue;
         di_error problem;
-        if (take_line(session, &line, &problem) != DI_OK) fprintf(stderr, "%s\n", problem.message);
+        if (take_line(session, &line, &problem) != DI_OK) {
+            fprintf(stderr, "%s\n", problem.message);
+            session->n_failed++;
+        }
         fflush(stdout);
     }
     if (di_interrupt_ending()) status = di_fail(error, DI_ERR_CANCELLED, "interrupted");
@@ -124,7 +159,12 @@ di_status di_cmd_chat(const di_args *args, di_error *error) {
     DI_TRY_DONE(di_engine_need_tokenizer(session.engine, directory, &session.tokenizer, error));
     DI_TRY_DONE(di_sequence_create(session.engine, &session.sequence, error));
     greet(&session);
-    status = talk(&session, error);
+    DI_TRY_DONE(talk(&session, error));
+    /* A script reads the exit code, a person has read the messages. */
+    if (session.n_failed > 0 && !di_terminal_is(stdin)) {
+        status =
+            di_fail(error, DI_ERR_INVALID, "failed messages and commands: %d", session.n_failed);
+    }
 done:
     di_conversation_free(&session.conversation);
     di_sequence_destroy(session.sequence);

@@ -88,9 +88,22 @@ di_status di_conversation_add_answer(di_conversation *conversation, const di_ans
 
 void di_conversation_drop_last(di_conversation *conversation) {
     if (conversation->n_messages == 0) return;
-    di_message *last = &conversation->messages[--conversation->n_messages];
-    free(last->role);
-    free(last->json);
+    di_message_free(&conversation->messages[--conversation->n_messages]);
+}
+
+di_message di_conversation_take_last(di_conversation *conversation) {
+    return conversation->messages[--conversation->n_messages];
+}
+
+/* The place it had is still there. */
+void di_conversation_put_back(di_conversation *conversation, di_message message) {
+    conversation->messages[conversation->n_messages++] = message;
+}
+
+void di_message_free(di_message *message) {
+    free(message->role);
+    free(message->json);
+    *message = (di_message){NULL, NULL};
 }
 
 const char *di_conversation_last_role(const di_conversation *conversation) {

@@ -28,6 +28,10 @@ di_status di_conversation_add_answer(di_conversation *conversation, const di_ans
                                      di_error *error);
 /* Takes away the last message; fine when there is none. */
 void di_conversation_drop_last(di_conversation *conversation);
+/* The same, but gives it to the caller, who gives it back or frees it. There must be one. */
+di_message di_conversation_take_last(di_conversation *conversation);
+void di_conversation_put_back(di_conversation *conversation, di_message message);
+void di_message_free(di_message *message);
 /* The role of the last message, or "". */
 const char *di_conversation_last_role(const di_conversation *conversation);
 /* All messages but the system message go. */

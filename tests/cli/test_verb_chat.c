@@ -29,6 +29,16 @@ static void says(const char *input, const char *out, const char *error) {
     }
 }
 
+/* The same with messages that fail: the reasons, and at the end how many they were. */
+static void fails(const char *input, const char *out, const char *error, int count) {
+    const program_result *r = program_run(CHAT, input);
+    char *want = temp_printf("%sdeepinfer chat: failed messages and commands: %d\n", error, count);
+    if (r->code != 1 || strcmp(r->out, out) != 0 || strcmp(r->error, want) != 0) {
+        fail_msg("'%s'\n  gave %d, '%s', '%s'", input, r->code, r->out, r->error);
+    }
+    free(want);
+}
+
 static void test_answers(void **state) {
     (void)state;
     says("What is 2 + 3?\nWhat is 12 + 13?\n", "2 + 3 = 5\n12 + 13 = 25\n", "");
@@ -36,32 +46,34 @@ static void test_answers(void **state) {
     says("", "", "");
     says("\n\n", "", "");
     /* A backslash takes the next line along. */
-    says("What is\\\n2 + 3?\n/save /dev/null\n", "2 + 3 = 5\n",
-         "/dev/null is there already and no regular file\n");
+    fails("What is\\\n2 + 3?\n/save /dev/null\n", "2 + 3 = 5\n",
+          "/dev/null is there already and no regular file\n", 1);
 }
 
 static void test_commands(void **state) {
     (void)state;
-    says("/nonsense\n", "", "there is no command /nonsense; /help lists them\n");
-    says("/again\n", "", "there is nothing to answer yet\n");
-    says("/undo\n", "", "there is nothing to take back\n");
-    says("What is 2 + 3?\n/again\n/undo\n/undo\n",
-         "2 + 3 = 5\n2 + 3 = 5\nThe last exchange is taken back; 0 messages are left.\n",
-         "there is nothing to take back\n");
-    says("/think\n/think off\n/think maybe\n", "Thinking is off.\nThinking is off.\n",
-         "write /think on or /think off\n");
+    fails("/nonsense\n", "", "there is no command /nonsense; /help lists them\n", 1);
+    fails("/again\n", "", "there is nothing to answer yet\n", 1);
+    fails("/undo\n", "", "there is nothing to take back\n", 1);
+    fails("What is 2 + 3?\n/again\n/undo\n/undo\n/undo\n",
+          "2 + 3 = 5\n2 + 3 = 5\nThe last exchange is taken back; 0 messages are left.\n",
+          "there is nothing to take back\nthere is nothing to take back\n", 2);
+    fails("/think\n/think off\n/think maybe\n", "Thinking is off.\nThinking is off.\n",
+          "write /think on or /think off\n", 1);
     says("/effort max\n", "Effort is max.\n", "");
-    says(
+    fails(
         "/effort 1000\n", "",
         "reasoning effort '1000': must be none, minimal, low, medium, high, xhigh, max, ultra or a "
-        "number 1..100\n");
+        "number 1..100\n",
+        1);
     says("/set top-k 3\n", "top-k is 3.\n", "");
-    says("/set top-p 3\n", "", "top-p: '3' is not a number from 0 to 1\n");
-    says("/set threads 3\n", "",
-         "write /set NAME VALUE; names: temperature, top-k, top-p, min-p, repetition-penalty, "
-         "presence-penalty, frequency-penalty, seed, max-tokens\n");
+    fails("/set top-p 3\n", "", "top-p: '3' is not a number from 0 to 1\n", 1);
+    fails("/set threads 3\n", "",
+          "write /set NAME VALUE; names: temperature, top-k, top-p, min-p, repetition-penalty, "
+          "presence-penalty, frequency-penalty, seed, max-tokens\n",
+          1);
     says("/set max-tokens 2\nWhat is 2 + 3?\n", "max-tokens is 2.\n2 +\n",
-         "the answer was cut: no room left\n");
+         "the answer was cut: max-tokens is 2\n");
     says("/system Be kind.\n/system\n/clear\n/quit\nWhat is 2 + 3?\n",
          "The system message is set.\nThere is no system message now.\nThe conversation is empty "
          "again.\n",
@@ -95,11 +107,59 @@ static void test_save_and_load(void **state) {
     temp_write(path, "{\"role\": 1}", 11);
     input = temp_printf("/load %s\n", path);
     char *want = temp_printf("%s: a list of messages is expected\n", path);
-    says(input, "", want);
+    fails(input, "", want, 1);
     free(want);
     free(input);
     free(path);
     temp_dir_destroy(root);
+}
+
+/* What no prompt can be made of does not take the place of the conversation. */
+static void test_load_refuses(void **state) {
+    (void)state;
+    char *root = temp_dir_create(), *path = temp_printf("%s/talk.json", root);
+    static const char alien[] = "[{\"role\": \"alien\", \"content\": \"Hi\"}]";
+    temp_write(path, alien, sizeof alien - 1);
+    char *input = temp_printf("What is 2 + 3?\n/load %s\n/load -\n/undo\n", path);
+    fails(input, "2 + 3 = 5\nThe last exchange is taken back; 0 messages are left.\n",
+          "messages[0].role: unknown role 'alien' (system, user, assistant, tool, "
+          "latest_reminder)\n"
+          "stdin is where the messages come from; a file of that name is ./-\n",
+          2);
+    free(input);
+    free(path);
+    temp_dir_destroy(root);
+}
+
+/* The old answer is still there when a new one cannot be had. */
+static void test_again_that_fails(void **state) {
+    (void)state;
+    char *root = temp_dir_create(), *path = temp_printf("%s/talk.json", root);
+    char *input = temp_printf("What is 2 + 3?\n"
+                              "/system Please answer at length, and then say why you think so.\n"
+                              "/again\n/system\n/save %s\n",
+                              path);
+    const program_result *r =
+        program_run("chat models/demo -q --no-thinking --temperature 0 --context 24", input);
+    assert_int_equal(r->code, 1);
+    assert_non_null(strstr(r->error, "the context takes 24"));
+    assert_non_null(strstr(r->error, "failed messages and commands: 1\n"));
+    char *saved = temp_read(path, NULL);
+    assert_string_equal(saved, "[{\"role\": \"user\", \"content\": \"What is 2 + 3?\"},\n"
+                               " {\"role\": \"assistant\", \"content\": \"2 + 3 = 5\"}]\n");
+    free(saved);
+    free(input);
+    free(path);
+    temp_dir_destroy(root);
+}
+
+static void test_cut_by_the_context(void **state) {
+    (void)state;
+    const program_result *r =
+        program_run("chat models/demo -q --no-thinking --temperature 0 --context 14",
+                    "What is 2 + 3?\n");
+    assert_int_equal(r->code, 0);
+    assert_string_equal(r->error, "the answer was cut: the context of 14 tokens is full\n");
 }
 
 /* The conversation outlives what does not fit. */
@@ -108,7 +168,7 @@ static void test_too_long_for_the_context(void **state) {
     const program_result *r = program_run(
         "chat models/demo -q --no-thinking --temperature 0 --context 24",
         "What is 2 + 3?\nPlease tell me at length what you think of this.\n/undo\nWhat is 2 + 3?\n");
-    assert_int_equal(r->code, 0);
+    assert_int_equal(r->code, 1);
     assert_int_equal(strncmp(r->out, "2 + 3 = 5\nThe last exchange", 27), 0);
     assert_non_null(
         strstr(r->error, "the context takes 24; shorten it or ask for a larger context\n"));
@@ -327,6 +387,9 @@ int main(void) {
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_commands),
         cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_load_refuses),
+        cmocka_unit_test(test_again_that_fails),
+        cmocka_unit_test(test_cut_by_the_context),
         cmocka_unit_test(test_too_long_for_the_context),
         cmocka_unit_test(test_terminal),
         cmocka_unit_test(test_interrupted_answer),
