@@ -199,11 +199,18 @@ const di_context_options *di_context_get_options(const di_context *context) {
     return &context->options;
 }
 
-int64_t di_context_length(const di_context *context, int32_t slot) { return context->length[slot]; }
+int64_t di_context_length(const di_context *context, int32_t slot) {
+    di_slot_require(context, slot, __func__);
+    return context->length[slot];
+}
 
-int32_t di_context_margin(const di_context *context, int32_t slot) { return context->margin[slot]; }
+int32_t di_context_margin(const di_context *context, int32_t slot) {
+    di_slot_require(context, slot, __func__);
+    return context->margin[slot];
+}
 
 void di_context_reset(di_context *context, int32_t slot) {
+    di_slot_require(context, slot, __func__);
     di_backend *backend = context->backend;
     uint64_t vocab_bytes = (uint64_t)context->model->config.vocab_size * 4;
     backend->fill(backend->stream, di_ptr_at(context->at.length, (uint64_t)slot * 4), 0, 4);
@@ -217,6 +224,7 @@ void di_context_reset(di_context *context, int32_t slot) {
 }
 
 di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_error *error) {
+    DI_TRY(di_slot_check(context, slot, error));
     if (n < 0 || n > context->margin[slot]) {
         return di_fail(error, DI_ERR_LIMIT,
                        "cannot take back %d tokens of slot %d: the margin is %d", n, slot,
@@ -262,13 +270,15 @@ di_status di_context_count(di_context *context, int32_t slot, const int32_t *ids
     if (!context->options.penalties) {
         return di_fail(error, DI_ERR_USAGE, "this context keeps no counts (penalties is off)");
     }
+    DI_TRY(di_slot_check(context, slot, error));
+    DI_TRY(di_ids_check(context, "ids", ids, 0, n, error));
     di_backend *backend = context->backend;
     int32_t chunk = context->options.max_rows, vocab = context->model->config.vocab_size;
     int32_t *slots = malloc((size_t)chunk * sizeof *slots);
     if (!slots) return di_fail(error, DI_ERR_MEMORY, "out of memory: counting ids");
     for (int32_t i = 0; i < chunk; i++) slots[i] = slot;
-    for (int32_t at = 0; at < n; at += chunk) {
-        int32_t m = n - at < chunk ? n - at : chunk;
+    for (int32_t at = 0, m; at < n; at += m) {
+        m = n - at < chunk ? n - at : chunk;
         backend->upload(backend->stream, context->at.token, ids + at, (uint64_t)m * 4);
         backend->upload(backend->stream, context->at.pos, slots, (uint64_t)m * 4);
         backend->ops->tally(backend->stream,

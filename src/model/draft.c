@@ -33,31 +33,6 @@ void di_pass_observe(const di_pass *p) {
     }
 }
 
-static di_status check(di_context *context, const di_draft_step *step, di_error *error) {
-    const di_context_options *o = &context->options;
-    int32_t block = context->model->config.dspark_block_size,
-            vocab = context->model->config.vocab_size;
-    if (!o->drafts) return di_fail(error, DI_ERR_USAGE, "this context was made without drafts");
-    int32_t most = (o->max_out < o->max_rows ? o->max_out : o->max_rows) / block;
-    if (step->n < 1 || step->n > most) {
-        return di_fail(error, DI_ERR_LIMIT, "drafts for %d sequences, the context allows 1 to %d",
-                       step->n, most);
-    }
-    context->step_number++;
-    for (int32_t i = 0; i < step->n; i++) {
-        int32_t slot = step->slots[i];
-        if (slot < 0 || slot >= o->n_slots || context->seen[slot] == context->step_number) {
-            return di_fail(error, DI_ERR_USAGE, "slots[%d] = %d: not a slot, or twice", i, slot);
-        }
-        context->seen[slot] = context->step_number;
-        if (step->anchors && (step->anchors[i] < 0 || step->anchors[i] >= vocab)) {
-            return di_fail(error, DI_ERR_USAGE, "anchors[%d]: token id %d, the vocabulary has %d",
-                           i, step->anchors[i], vocab);
-        }
-    }
-    return DI_OK;
-}
-
 /* Each sequence has the anchor and then noise, at positions length, length + 1, ... */
 static void upload_rows(const di_pass *p, const di_draft_step *step) {
     di_row *rows = p->context->upper;
@@ -169,7 +144,7 @@ static void keep_logits(const di_pass *p, int32_t n, int32_t k) {
 }
 
 di_status di_draft(di_context *context, const di_draft_step *step, di_error *error) {
-    DI_TRY(check(context, step, error));
+    DI_TRY(di_draft_check(context, step, error));
     const di_config *c = &context->model->config;
     int32_t block = c->dspark_block_size, rows = step->n * block;
     di_ptr floor = context->options.replay ? context->at.floor_upper : DI_NONE;

@@ -1,9 +1,6 @@
 /* The forward pass over one ragged step, in the order of the paper (model.md 3.4, 5, 6, 8).
  * Everything here enqueues; nothing waits and nothing looks into memory. Blocks: block.c.
  */
-#include <inttypes.h>
-#include <string.h>
-
 #include "model/network.h"
 
 static void engram_hash(const di_pass *p) {
@@ -68,15 +65,11 @@ static void discard(const di_pass *p, const di_layer_ranges *list) {
 
 /* ---- The cut: from here on only the tail of a prompt runs ---- */
 
-static bool is_below_cut(const di_context *context, const di_row *row) {
-    return context->length[row->slot] + row->offset < context->cut_from[row->slot];
-}
-
 /* Lists the rows that run above the cut; returns their number. */
 static int32_t find_upper(di_context *context, const di_step *step) {
     int32_t n = 0;
     for (int32_t i = 0; i < step->n_rows; i++) {
-        if (!is_below_cut(context, &step->rows[i])) context->upper[n++] = step->rows[i];
+        if (!di_context_is_below_cut(context, &step->rows[i])) context->upper[n++] = step->rows[i];
     }
     return n;
 }
@@ -90,8 +83,8 @@ static void gather_upper(const di_pass *p, const di_step *step) {
     uint64_t pre_row = hc * backend->f_bytes, to = 0;
     for (int32_t i = 0, n; i < step->n_rows; i += n) {
         n = 1;
-        if (is_below_cut(context, &step->rows[i])) continue;
-        while (i + n < step->n_rows && !is_below_cut(context, &step->rows[i + n])) n++;
+        if (di_context_is_below_cut(context, &step->rows[i])) continue;
+        while (i + n < step->n_rows && !di_context_is_below_cut(context, &step->rows[i + n])) n++;
         uint64_t from = (uint64_t)i, rows = (uint64_t)n;
         backend->copy(p->stream, di_ptr_at(p->at->upper_streams, to * stream_row),
                       di_ptr_at(p->at->streams, from * stream_row), rows * stream_row);
@@ -217,80 +210,12 @@ static void sample(const di_pass *p, const di_step *step) {
                   &(di_tally_args){n, vocab, 1, false, at->sampled, at->sampled_slot, counts});
 }
 
-static di_status check_rows(di_context *context, const di_step *step, di_error *error) {
-    const di_context_options *o = &context->options;
-    int32_t vocab = context->model->config.vocab_size;
-    context->step_number++;
-    for (int32_t i = 0; i < step->n_rows; i++) {
-        const di_row *row = &step->rows[i], *before = i ? &step->rows[i - 1] : NULL;
-        if (row->slot < 0 || row->slot >= o->n_slots) {
-            return di_fail(error, DI_ERR_USAGE, "row %d: slot %d, there are %d", i, row->slot,
-                           o->n_slots);
-        }
-        if (row->token != DI_TOKEN_NEXT && (row->token < 0 || row->token >= vocab)) {
-            return di_fail(error, DI_ERR_USAGE, "row %d: token id %d, the vocabulary has %d", i,
-                           row->token, vocab);
-        }
-        bool goes_on = before && before->slot == row->slot;
-        bool again = !goes_on && context->seen[row->slot] == context->step_number;
-        context->seen[row->slot] = context->step_number;
-        if (again || row->offset != (goes_on ? before->offset + 1 : 0)) {
-            return di_fail(error, DI_ERR_USAGE, "row %d: offset %d does not continue its sequence",
-                           i, row->offset);
-        }
-        int64_t position = context->length[row->slot] + row->offset;
-        if (position >= o->max_context) {
-            return di_fail(error, DI_ERR_LIMIT,
-                           "the sequence would be longer than the context of %" PRId64 " tokens",
-                           o->max_context);
-        }
-        int64_t page = (int64_t)row->slot * context->pages_per_slot + position / DI_PAGE_TOKENS;
-        if (context->page_of[page] < 0) {
-            return di_fail(error, DI_ERR_USAGE,
-                           "row %d: no page is set for position %" PRId64 " of slot %d", i,
-                           position, row->slot);
-        }
-    }
-    return DI_OK;
-}
-
-static di_status check_outputs(const di_context *context, const di_step *step, di_error *error) {
-    if (step->n_out < 0 || step->n_out > context->options.max_out) {
-        return di_fail(error, DI_ERR_LIMIT, "%d rows ask for logits, the context allows %d",
-                       step->n_out, context->options.max_out);
-    }
-    for (int32_t i = 0; i < step->n_out; i++) {
-        int32_t row = step->out_rows[i];
-        if (row < 0 || row >= step->n_rows || (i && row <= step->out_rows[i - 1])) {
-            return di_fail(error, DI_ERR_USAGE,
-                           "out_rows[%d] = %d: not an ascending row of the step", i, row);
-        }
-        if (is_below_cut(context, &step->rows[row])) {
-            return di_fail(error, DI_ERR_USAGE,
-                           "out_rows[%d]: row %d lies below the cut and has no logits", i, row);
-        }
-        const di_sample_params *s = step->params ? &step->params[i] : NULL;
-        if (!s) continue;
-        bool bias_ok =
-            s->n_bias >= 0 && s->bias_begin >= 0 && s->n_bias <= step->n_biases - s->bias_begin;
-        if (s->slot != step->rows[row].slot || !bias_ok || s->mask >= step->n_masks) {
-            return di_fail(error, DI_ERR_USAGE, "params[%d]: slot, bias range or mask out of range",
-                           i);
-        }
-    }
-    if (step->n_biases < 0 || step->n_biases > DI_MAX_BIASES || step->n_masks < 0 ||
-        step->n_masks > DI_MAX_MASKS) {
-        return di_fail(error, DI_ERR_LIMIT, "a step takes at most %d logit biases and %d masks",
-                       DI_MAX_BIASES, DI_MAX_MASKS);
-    }
-    return DI_OK;
-}
-
 /* The rows that asked for logits, as rows of the pass above the cut. */
 static const int32_t *out_rows(di_context *context, const di_step *step) {
     int32_t below = 0, next = 0;
     for (int32_t i = 0; i < step->n_out; i++) {
-        for (; next < step->out_rows[i]; next++) below += is_below_cut(context, &step->rows[next]);
+        for (; next < step->out_rows[i]; next++)
+            below += di_context_is_below_cut(context, &step->rows[next]);
         context->out_slots[i] = step->out_rows[i] - below;
     }
     return context->out_slots;
@@ -316,12 +241,7 @@ di_batch di_pass_batch(const di_context *context, int32_t n_rows, di_ptr floor) 
 }
 
 di_status di_forward(di_context *context, const di_step *step, di_error *error) {
-    if (step->n_rows < 1 || step->n_rows > context->options.max_rows) {
-        return di_fail(error, DI_ERR_LIMIT, "a step of %d rows, the context allows 1 to %d",
-                       step->n_rows, context->options.max_rows);
-    }
-    DI_TRY(check_rows(context, step, error));
-    DI_TRY(check_outputs(context, step, error));
+    DI_TRY(di_step_check(context, step, error));
     const di_context_buffers *at = &context->at;
     di_backend *backend = context->backend;
     di_context_buffers upper;

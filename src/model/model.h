@@ -4,6 +4,8 @@
  * holds what sequences need on the device: page pool, window rings, token history, lengths,
  * workspaces, all taken at creation. di_forward enqueues one step and returns; nothing here waits
  * except the functions that say so. One thread (the engine's) uses a model and its contexts.
+ * Slots, ids, pages and parameters are checked before anything is enqueued: DI_ERR_USAGE, or
+ * DI_ERR_LIMIT where a context is too small; the few functions without a status abort instead.
  */
 #ifndef DI_MODEL_MODEL_H
 #define DI_MODEL_MODEL_H
@@ -77,9 +79,9 @@ const di_context_options *di_context_get_options(const di_context *context);
 
 /* Makes slot empty (length 0, counts cleared). Enqueued. */
 void di_context_reset(di_context *context, int32_t slot);
-/* Takes back the last n tokens of slot. The rings keep di_config_rollback rows more than are read,
- * so the margin is that many tokens: what is rewound uses it up, what is processed restores it.
- * DI_ERR_LIMIT beyond it. Enqueued. */
+/* Takes back the last n tokens of slot; the counts of ids keep them. The rings keep
+ * di_config_rollback rows more than are read, so the margin is that many tokens: what is rewound
+ * uses it up, what is processed restores it. DI_ERR_LIMIT beyond it. Enqueued. */
 di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_error *error);
 /* How many tokens of slot may be rewound now. */
 int32_t di_context_margin(const di_context *context, int32_t slot);
@@ -168,7 +170,7 @@ typedef struct di_draft_step {
  * logits of the last di_forward are lost. Noise of a draft is that of the target at its position.
  */
 di_status di_draft(di_context *context, const di_draft_step *step, di_error *error);
-/* Of the last di_draft; waits. tokens [n][block]; confidence [n][block] before the sigmoid,,
+/* Of the last di_draft; waits. tokens [n][block]; confidence [n][block] before the sigmoid,
  * may be NULL. */
 di_status di_context_read_drafts(di_context *context, int32_t *tokens, float *confidence,
                                  di_error *error);
@@ -177,7 +179,7 @@ di_status di_context_read_drafts(di_context *context, int32_t *tokens, float *co
 void di_context_keep_draft_logits(di_context *context, float *logits);
 
 /* Adds ids to the counts of slot, as part of its prompt or of its output. Enqueued; the ids are
- * copied. Sampled tokens are counted by di_forward itself when their params have penalties. */
+ * copied. Sampled tokens are counted by di_forward itself where the context keeps counts. */
 di_status di_context_count(di_context *context, int32_t slot, const int32_t *ids, int32_t n,
                            bool prompt, di_error *error);
 

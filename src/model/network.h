@@ -151,6 +151,18 @@ uint64_t di_context_lay_out(const di_config *config, const di_backend *backend,
                             const di_context_options *options, di_context *context,
                             di_context_bytes *bytes);
 
+/* step_check.c: what is refused before anything is enqueued. */
+di_status di_step_check(di_context *context, const di_step *step, di_error *error);
+di_status di_draft_check(di_context *context, const di_draft_step *step, di_error *error);
+di_status di_slot_check(const di_context *context, int32_t slot, di_error *error);
+/* For functions that return no status: says which one was called wrongly, and aborts. */
+void di_slot_require(const di_context *context, int32_t slot, const char *function);
+/* ids[from .. to) are ids of the vocabulary; `what` names the array in messages. */
+di_status di_ids_check(const di_context *context, const char *what, const int32_t *ids,
+                       int64_t from, int64_t to, di_error *error);
+/* The row runs below the cut layer only (di_context_cut). */
+bool di_context_is_below_cut(const di_context *context, const di_row *row);
+
 /* replay.c: slot is as if it had never been cut or resumed; the marks, and the length, of a slot go
  * to the device. Enqueued. */
 void di_context_forget_replay(di_context *context, int32_t slot);

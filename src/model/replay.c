@@ -16,11 +16,7 @@ static di_status check_allowed(const di_context *context, int32_t slot, di_error
     if (!context->options.replay) {
         return di_fail(error, DI_ERR_USAGE, "this context was made without replay");
     }
-    if (slot < 0 || slot >= context->options.n_slots) {
-        return di_fail(error, DI_ERR_USAGE, "slot %d, there are %d", slot,
-                       context->options.n_slots);
-    }
-    return DI_OK;
+    return di_slot_check(context, slot, error);
 }
 
 static void put(di_context *context, di_ptr array, int32_t slot, int64_t value) {
@@ -72,6 +68,30 @@ di_status di_context_cut(di_context *context, int32_t slot, int64_t from, di_err
     return DI_OK;
 }
 
+/* Entries that are not written again must be whole groups, and must be somewhere. */
+static di_status check_closed(const di_context *context, int32_t slot, int64_t closed,
+                              di_error *error) {
+    const di_config *c = &context->model->config;
+    for (int32_t i = 0; i < c->n_kv_sources; i++) {
+        int32_t layer = c->kv_source_layer_ids[i], ratio = c->roles[layer].ratio;
+        if (closed % ratio == 0) continue;
+        return di_fail(error, DI_ERR_USAGE,
+                       "resume with entries up to %" PRId64
+                       ": no multiple of the ratio %d of layer "
+                       "%d",
+                       closed, ratio, layer);
+    }
+    const int32_t *pages = context->page_of + (int64_t)slot * context->pages_per_slot;
+    for (int64_t p = 0; p * DI_PAGE_TOKENS < closed; p++) {
+        if (pages[p] >= 0) continue;
+        return di_fail(error, DI_ERR_USAGE,
+                       "resume with entries up to %" PRId64 ": page %" PRId64 " of slot %d is not "
+                       "set",
+                       closed, p, slot);
+    }
+    return DI_OK;
+}
+
 di_status di_context_resume(di_context *context, int32_t slot, const int32_t *ids, int64_t position,
                             int64_t closed, di_error *error) {
     DI_TRY(check_allowed(context, slot, error));
@@ -82,9 +102,12 @@ di_status di_context_resume(di_context *context, int32_t slot, const int32_t *id
                        position, closed, context->options.max_context);
     }
     int32_t n = context->history_slots;
+    int64_t first = position > n ? position - n : 0;
+    DI_TRY(check_closed(context, slot, closed, error));
+    DI_TRY(di_ids_check(context, "ids", ids, first, position, error));
     int32_t *history = calloc((size_t)n, sizeof *history);
     if (!history) return di_fail(error, DI_ERR_MEMORY, "out of memory: token history");
-    for (int64_t p = position > n ? position - n : 0; p < position; p++) history[p % n] = ids[p];
+    for (int64_t p = first; p < position; p++) history[p % n] = ids[p];
     di_context_reset(context, slot);
     uint64_t bytes = (uint64_t)n * sizeof *history;
     context->backend->upload(context->backend->stream,

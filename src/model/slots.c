@@ -3,6 +3,8 @@
  * token history, and one page, in this order.
  */
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/network.h"
@@ -45,8 +47,21 @@ static di_ptr page_at(const di_context *context, int32_t page) {
     return di_ptr_at(context->at.page_pool, (uint64_t)page * context->page_bytes);
 }
 
+static void page_require(const di_context *context, int32_t page) {
+    const di_context_options *o = &context->options;
+    int64_t n = o->n_pages ? o->n_pages : (int64_t)o->n_slots * context->pages_per_slot;
+    if (page >= 0 && page < n) return;
+    fprintf(stderr,
+            "di_context_copy_page: page %d, the pool has %" PRId64 "; this is a bug of the "
+            "caller\n",
+            page, n);
+    abort();
+}
+
 void di_context_copy_page(di_context *context, int32_t to, int32_t from) {
     di_backend *backend = context->backend;
+    page_require(context, to);
+    page_require(context, from);
     if (to == from) return;
     backend->copy(backend->stream, page_at(context, to), page_at(context, from),
                   context->page_bytes);
@@ -104,6 +119,7 @@ static int32_t unfinished_page(const di_context *context, int32_t slot) {
 }
 
 void di_context_save(di_context *context, int32_t slot, void *host) {
+    di_slot_require(context, slot, __func__);
     const snapshot_header header = {context->length[slot],
                                     context->cut_from[slot],
                                     context->floor_lower[slot],
@@ -120,6 +136,7 @@ void di_context_save(di_context *context, int32_t slot, void *host) {
 
 void di_context_restore(di_context *context, int32_t slot, const void *host) {
     snapshot_header header;
+    di_slot_require(context, slot, __func__);
     memcpy(&header, host, sizeof header);
     uint8_t *from = (uint8_t *)(uintptr_t)host + sizeof header; /* only read */
     di_context_reset(context, slot);
