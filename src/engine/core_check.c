@@ -36,7 +36,7 @@ static di_status check_biases(const di_core *core, const di_core_request *r, di_
 
 static di_status check_ids(const di_core *core, const di_core_request *r, di_error *error) {
     if (r->n_ids < 1) return di_fail(error, DI_ERR_USAGE, "ids: the prompt is empty");
-    if (r->n_ids + 1 > core->max_tokens_held) {
+    if (r->n_ids >= core->max_tokens_held) {
         return di_fail(error, DI_ERR_LIMIT,
                        "ids: the prompt has %" PRId64 " tokens; with one token of answer it must "
                        "fit %" PRId64 ", %s; shorten it or allow more",

@@ -29,7 +29,8 @@ typedef enum di_replay { DI_REPLAY_EXACT, DI_REPLAY_STABLE, DI_REPLAY_BOUNDED } 
 
 typedef struct di_core_options {
     int32_t max_batch;   /* sequences that run at once; default 16 */
-    int32_t max_rows;    /* rows of one step, prompt chunks and decode rows together; default 256 */
+    int32_t max_rows;    /* rows of one step, prompt chunks and decode rows together; at least
+                            max_batch; default 256 */
     int64_t max_context; /* tokens of one sequence; default min(config's, 32768) */
     int32_t n_pages;     /* pool, in pages of 64 tokens; 0: max_batch full contexts */
     bool prefix_cache;   /* default true */
@@ -40,15 +41,17 @@ typedef struct di_core_options {
 
 di_core_options di_core_options_defaults(const di_config *config);
 
-/* `fingerprint` and `kernels` go into page names. The model must outlive the core. */
+/* `fingerprint` (di_kv_fingerprint), `numerics` and `kernels` go into page names; all are copied.
+ * The model must outlive the core. DI_ERR_USAGE, DI_ERR_MEMORY; DI_ERR_UNSUPPORTED when the model
+ * has no cut and replay is not exact. */
 di_status di_core_create(di_model *model, const di_core_options *options,
                          const di_kv_name *fingerprint, const char *numerics, const char *kernels,
                          di_core **out, di_error *error);
 void di_core_destroy(di_core *core); /* open requests end as cancelled, without callbacks */
 
 typedef enum di_finish {
-    DI_FINISH_STOP,      /* the end token, or the callback said so */
-    DI_FINISH_LENGTH,    /* max_tokens or the context */
+    DI_FINISH_STOP,   /* the end token, which is delivered and counted, or the callback said so */
+    DI_FINISH_LENGTH, /* max_tokens or the context */
     DI_FINISH_CANCELLED, /* di_core_cancel */
     DI_FINISH_ERROR      /* its logits were not finite, ...: message in the result */
 } di_finish;
@@ -75,7 +78,8 @@ typedef struct di_core_result {
     uint64_t request;
     int32_t choice;
     di_finish finish;
-    int64_t n_prompt, n_cached, n_answer; /* tokens; n_cached: of the prompt, not computed again */
+    int64_t n_prompt, n_cached, n_answer; /* tokens; n_cached: of the prompt, found in the cache and
+                                             not run again, by the first choice */
     const char *message;                  /* DI_FINISH_ERROR */
 } di_core_result;
 
@@ -89,17 +93,17 @@ typedef struct di_core_request {
     int32_t
         n; /* choices; the seed of choice i is hash(seed, i), that of choice 0 the seed itself */
     int32_t top_logprobs;  /* 0 .. DI_MAX_TOP_LOGPROBS */
-    bool prompt_logprobs;  /* takes the exact path */
+    bool prompt_logprobs;  /* with choice 0; takes the exact path: nothing is found, nothing cut */
     bool ignore_end_token; /* do not stop at config's eos_token_id */
     int32_t priority;      /* higher goes first; equal ones in order of arrival */
     const void *salt;      /* tenant, salt_bytes, copied */
     uint64_t salt_bytes;
     void *user;
     /* false: this choice ends here (DI_FINISH_STOP), the token counts. Must not call the core, but
-     * for di_core_cancel. */
+     * for di_core_cancel. May be NULL. */
     bool (*on_token)(void *user, const di_core_token *token);
-    void (*on_end)(void *user,
-                   const di_core_result *result); /* once a choice, the last call for it */
+    /* Once a choice, the last call for it. May submit and cancel, but not step. May be NULL. */
+    void (*on_end)(void *user, const di_core_result *result);
 } di_core_request;
 
 /* Checks and queues. DI_ERR_USAGE naming the field, DI_ERR_LIMIT when prompt and one token can

@@ -354,6 +354,48 @@ static void test_device_lost(void **state) {
     run_core_destroy(core);
 }
 
+/* A client of on_end alone, that asks again until it has asked often enough. */
+typedef struct asker {
+    di_core *core;
+    di_core_request request;
+    int asked, ended;
+    uint64_t other; /* cancelled at the first end */
+} asker;
+
+static void ask_again(void *user, const di_core_result *result) {
+    asker *a = user;
+    uint64_t id;
+    di_error error;
+    a->ended++;
+    assert_int_equal(result->n_answer, 3);
+    if (a->ended == 1) assert_true(di_core_cancel(a->core, a->other));
+    if (a->asked++ == 5) return;
+    assert_int_equal(di_core_submit(a->core, &a->request, &id, &error), DI_OK);
+}
+
+static void test_callbacks(void **state) {
+    (void)state;
+    di_core *core = default_core();
+    run_make(&runs[0], text, 30, 3);
+    run_make(&runs[1], text + 3, 60, 90);
+    run_submit(&runs[1], core);
+    asker a = {core, runs[0].request, 0, 0, runs[1].id};
+    a.request.ids = runs[0].prompt;
+    a.request.on_token = NULL;
+    a.request.on_end = ask_again;
+    a.request.user = &a;
+    uint64_t id;
+    di_error error;
+    assert_int_equal(di_core_submit(core, &a.request, &id, &error), DI_OK);
+    run_to_end(core);
+    assert_int_equal(a.ended, 6);
+    assert_int_equal(runs[1].choices[0].result.finish, DI_FINISH_CANCELLED);
+    a.request.on_end = NULL; /* nobody listens */
+    assert_int_equal(di_core_submit(core, &a.request, &id, &error), DI_OK);
+    run_to_end(core);
+    run_core_destroy(core);
+}
+
 static void test_run(void **state) {
     (void)state;
     di_core *core = default_core();
@@ -376,6 +418,7 @@ int main(void) {
         cmocka_unit_test(test_rank),        cmocka_unit_test(test_shares),
         cmocka_unit_test(test_preemption),  cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_device_lost), cmocka_unit_test(test_run),
+        cmocka_unit_test(test_callbacks),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
