@@ -142,9 +142,11 @@ typedef struct di_engine_options {
     int32_t n_sequences; /* that can exist at a time; default 1 */
     int32_t chunk;       /* prompt tokens of one step, 1..65536; default 256 */
     bool penalties; /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
-    /* Upper bound in bytes of everything: state, workspace and the weights that are resident at a
-     * time. Weights that do not fit are read again layer by layer. 0 (default): no bound, and the
-     * layers are given back only when the weights exceed the machine's memory. */
+    /* Upper bound in bytes of everything: program, state, workspace, buffers of a score, and the
+     * weights that are resident at a time. Weights that do not fit are read again layer by layer;
+     * single rows of the Engram tables and of the embedding do not count then, the system drops
+     * them when it needs their pages. 0 (default): no bound, and the layers are given back only
+     * when the weights exceed the machine's memory. */
     uint64_t memory;
     di_progress_fn progress; /* or NULL */
     void *user;

@@ -6,6 +6,13 @@
 #include "kernels/backend.h"
 #include "model/model.h"
 
+/* How the allowed memory is divided. */
+typedef struct di_memory_plan {
+    bool release_layers; /* weights are given back after each layer's use */
+    uint64_t max_bytes;  /* what the context may take; 0: no bound */
+    int32_t score_rows;  /* rows of a score's step, whose buffers come on top */
+} di_memory_plan;
+
 struct di_engine {
     di_engine_options options;
     di_backend *backend;
@@ -18,7 +25,7 @@ struct di_engine {
     bool *taken;           /* [n_sequences] */
     di_logit_bias *biases; /* room for as many as a call has brought so far */
     int32_t bias_capacity;
-    bool releases_layers;
+    di_memory_plan memory;
     di_engine_info info;
 };
 
@@ -60,11 +67,13 @@ di_status di_sampling_load(const char *directory, di_sampling *sampling, di_erro
 di_sample_params di_sampling_params(const di_sampling *sampling, int32_t slot);
 bool di_sampling_has_penalties(const di_sampling *sampling);
 
-/* Decides whether layers are released after use and what the context may take (*max_bytes, 0: no
- * bound), so that all stays within options->memory. DI_ERR_MEMORY with needed and allowed bytes. */
+/* Bytes of a score's buffers for each row of its step. */
+uint64_t di_score_row_bytes(const di_config *config, const di_backend *backend);
+
+/* Divides options->memory. DI_ERR_MEMORY with needed and allowed bytes. */
 di_status di_engine_divide_memory(const char *path, const di_config *config,
                                   const di_backend *backend, const di_engine_options *options,
-                                  const di_context_options *context, bool *release_layers,
-                                  uint64_t *max_bytes, di_error *error);
+                                  const di_context_options *context, di_memory_plan *plan,
+                                  di_error *error);
 
 #endif

@@ -113,7 +113,7 @@ static void fill_info(di_engine *engine) {
         .context = context->max_context,
         .context_model = config->max_position_embeddings,
         .state_bytes = di_context_plan(config, engine->backend, context).total,
-        .releases_layers = engine->releases_layers,
+        .releases_layers = engine->memory.release_layers,
     };
     for (int64_t i = 0; i < di_checkpoint_count(checkpoint); i++) {
         engine->info.weight_bytes += di_checkpoint_at(checkpoint, i)->bytes;
@@ -138,9 +138,10 @@ static di_status open_model(di_engine *engine, const char *directory, di_error *
     DI_TRY(create_backend(o, &engine->backend, error));
     DI_TRY(context_options(&config, o, &context, error));
     DI_TRY(di_engine_divide_memory(directory, &config, engine->backend, o, &context,
-                                   &engine->releases_layers, &context.max_bytes, error));
+                                   &engine->memory, error));
+    context.max_bytes = engine->memory.max_bytes;
     di_model_options model = di_model_options_defaults();
-    model.release_layers = engine->releases_layers;
+    model.release_layers = engine->memory.release_layers;
     model.progress = o->progress ? load_progress : NULL;
     model.user = engine;
     DI_TRY(di_model_open(directory, engine->backend, &model, &engine->model, error));

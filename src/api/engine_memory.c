@@ -3,7 +3,8 @@
  * Weights are mapped, so they take memory only as they are read. When all of them fit beside the
  * state, they may stay; when they do not, each layer is given back after its use, and then the
  * largest layer and the head are what can be resident at a time. Engram tables and the embedding
- * are read by single rows and do not count. The program with its tokenizer comes on top.
+ * are read by single rows and do not count: their pages belong to the system's cache of files. What
+ * is left over goes to the buffers of a score, which always has room for one row.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -88,19 +89,20 @@ static uint64_t mib(uint64_t bytes) { return (bytes >> 20) + ((bytes & 0xFFFFF) 
 
 di_status di_engine_divide_memory(const char *path, const di_config *config,
                                   const di_backend *backend, const di_engine_options *options,
-                                  const di_context_options *context, bool *release_layers,
-                                  uint64_t *max_bytes, di_error *error) {
+                                  const di_context_options *context, di_memory_plan *plan,
+                                  di_error *error) {
     directory_bytes directory;
-    uint64_t state = di_context_plan(config, backend, context).total;
+    uint64_t score_row = di_score_row_bytes(config, backend);
+    uint64_t state = di_context_plan(config, backend, context).total + score_row;
     DI_TRY(measure_directory(path, &directory, error));
-    *max_bytes = 0;
+    *plan = (di_memory_plan){.score_rows = context->max_out};
     if (options->memory == 0) {
-        *release_layers = directory.weights > machine_bytes();
+        plan->release_layers = directory.weights > machine_bytes();
         return DI_OK;
     }
     uint64_t program = program_bytes(&directory), weights = directory.weights;
-    *release_layers = program + state + weights > options->memory;
-    if (*release_layers) DI_TRY(resident_bytes(config, &weights, error));
+    plan->release_layers = program + state + weights > options->memory;
+    if (plan->release_layers) DI_TRY(resident_bytes(config, &weights, error));
     uint64_t need = program + state + weights;
     if (need > options->memory) {
         return di_fail(error, DI_ERR_MEMORY,
@@ -111,6 +113,9 @@ di_status di_engine_divide_memory(const char *path, const di_config *config,
                        mib(need), mib(program), mib(weights), context->max_context, mib(state),
                        options->memory >> 20);
     }
-    *max_bytes = options->memory - program - weights;
+    plan->max_bytes = options->memory - program - weights - score_row;
+    uint64_t more_rows = (options->memory - need) / score_row;
+    if (more_rows < (uint64_t)context->max_out) plan->score_rows = (int32_t)more_rows + 1;
+    if (plan->score_rows > context->max_out) plan->score_rows = context->max_out;
     return DI_OK;
 }

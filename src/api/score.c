@@ -108,6 +108,12 @@ static di_status all_steps(score *s, di_error *error) {
     return di_engine_report(engine, DI_PHASE_SCORE, (int64_t)s->n, (int64_t)s->n, error);
 }
 
+uint64_t di_score_row_bytes(const di_config *config, const di_backend *backend) {
+    uint64_t width = (uint64_t)config->hc_mult * (uint64_t)config->hidden_size;
+    uint64_t taken = (uint64_t)config->num_hidden_layers * width * backend->a_bytes;
+    return ((uint64_t)config->vocab_size + 2 + width) * sizeof(float) + taken;
+}
+
 static di_status take_buffers(score *s, di_error *error) {
     size_t chunk = (size_t)s->chunk, width = (size_t)s->width;
     s->logits = malloc(chunk * (size_t)s->vocab * sizeof *s->logits);
@@ -139,7 +145,7 @@ di_status di_sequence_score(di_sequence *sequence, const int32_t *ids, size_t n,
                .sink = sink,
                .ids = sequence->ids.data,
                .n = n,
-               .chunk = di_context_get_options(engine->context)->max_out,
+               .chunk = engine->memory.score_rows,
                .n_layers = config->num_hidden_layers,
                .vocab = config->vocab_size,
                .width = (int64_t)config->hc_mult * config->hidden_size};

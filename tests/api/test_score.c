@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "api/api_internal.h"
+
 #define TINY DI_SOURCE_DIR "/tests/data/golden/tiny-a/model"
 enum { N = 45, CHUNK = 16, MAX_VOCAB = 384 };
 
@@ -162,10 +164,96 @@ static void test_sink_can_stop(void **state) {
     free(s);
 }
 
+/* ---- Memory ---- */
+
+static di_engine *open_with_memory(uint64_t memory) {
+    di_engine_options options = di_engine_options_defaults();
+    options.backend = "ref";
+    options.context = 128;
+    options.chunk = CHUNK;
+    options.memory = memory;
+    di_engine *engine = NULL;
+    di_status status = di_engine_open(TINY, &options, &engine, &error);
+    if (status != DI_OK) assert_int_equal(status, DI_ERR_MEMORY);
+    return engine;
+}
+
+/* The least that is accepted, to the byte. */
+static uint64_t least_memory(void) {
+    uint64_t refused = 0, accepted = UINT64_C(64) << 20;
+    while (accepted - refused > 1) {
+        uint64_t middle = refused + (accepted - refused) / 2;
+        di_engine *engine = open_with_memory(middle);
+        *(engine ? &accepted : &refused) = middle;
+        di_engine_close(engine);
+    }
+    return accepted;
+}
+
+typedef struct rows {
+    int64_t most;
+    float logprobs[N];
+} rows;
+
+static di_status keep_logprobs(void *user, int64_t first, int64_t n, const float *values,
+                               di_error *e) {
+    (void)e;
+    rows *r = user;
+    memcpy(r->logprobs + first, values, (size_t)n * sizeof *values);
+    return DI_OK;
+}
+
+static di_status count_rows(void *user, int32_t layer, int64_t first, int64_t n,
+                            const float *values, di_error *e) {
+    (void)layer, (void)first, (void)values, (void)e;
+    rows *r = user;
+    if (n > r->most) r->most = n;
+    return DI_OK;
+}
+
+/* The rows of a score's step, whose buffers are bounded by the memory, too; closes the engine. */
+static rows score_rows(di_engine *engine) {
+    assert_non_null(engine);
+    int32_t ids[N] = {0};
+    for (int i = 1; i < N; i++) ids[i] = 3 + i;
+    rows r = {0, {0}};
+    di_score_sink sink = {&r, keep_logprobs, NULL, count_rows};
+    di_sequence *sequence;
+    assert_int_equal(di_sequence_create(engine, &sequence, &error), DI_OK);
+    assert_int_equal(di_sequence_score(sequence, ids, N, &sink, &error), DI_OK);
+    di_sequence_destroy(sequence);
+    di_engine_close(engine);
+    return r;
+}
+
+static void test_memory_bounds_the_buffers(void **state) {
+    (void)state;
+    di_engine *engine = open_with_memory(0);
+    const di_config *config = di_model_config(engine->model);
+    uint64_t row = di_score_row_bytes(config, engine->backend), least = least_memory();
+    uint64_t streams = (uint64_t)config->hc_mult * (uint64_t)config->hidden_size;
+    assert_true(row >= (uint64_t)config->vocab_size * 4 +
+                           (uint64_t)config->num_hidden_layers * streams * 2 + streams * 4);
+    rows plenty = score_rows(engine);
+    assert_int_equal(plenty.most, CHUNK);
+    static const struct {
+        int64_t more_rows, more_bytes, want;
+    } cases[] = {{0, 0, 1}, {1, -1, 1}, {1, 0, 2}, {7, 0, 8}, {CHUNK - 1, 0, CHUNK}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t memory =
+            least + (uint64_t)(cases[i].more_rows * (int64_t)row) + (uint64_t)cases[i].more_bytes;
+        rows got = score_rows(open_with_memory(memory));
+        assert_int_equal(got.most, cases[i].want);
+        /* Position 0 is no number. */
+        assert_memory_equal(got.logprobs + 1, plenty.logprobs + 1, (N - 1) * sizeof(float));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agrees_with_sampling),
         cmocka_unit_test(test_sink_can_stop),
+        cmocka_unit_test(test_memory_bounds_the_buffers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

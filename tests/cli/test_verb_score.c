@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -256,6 +257,65 @@ static void test_files_appear_whole(void **state) {
     free(old);
 }
 
+/* Under a sanitizer memory is taken for other purposes, too. */
+static bool is_sanitized(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
+    __has_feature(memory_sanitizer)
+    return true;
+#else
+    return false;
+#endif
+#else
+    return false;
+#endif
+}
+
+/* The most memory in KiB that a command had resident. */
+static long resident_kib(const char *command) {
+    char *shell = temp_printf("exec '%s/deepinfer' %s >/dev/null", DI_BUILD_DIR, command);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (chdir(DI_SOURCE_DIR) == 0) execl("/bin/sh", "sh", "-c", shell, (char *)NULL);
+        _exit(99);
+    }
+    struct rusage usage;
+    int status;
+    assert_int_equal(wait4(child, &status, 0, &usage), child);
+    if (status != 0) fail_msg("deepinfer %s: %d", command, status);
+    free(shell);
+    return usage.ru_maxrss;
+}
+
+/* With the least --memory that is accepted, no more than that is used. */
+static void test_memory_is_a_bound(void **state) {
+    (void)state;
+    if (is_sanitized()) skip();
+    char *ids = temp_printf("%s/ids", root), *streams = temp_printf("%s/streams.npy", root);
+    write_ids(ids, 400);
+    char *commands[] =
+        {temp_printf("score models/demo -q --context 512 --ids %s --streams %s", ids, streams),
+         temp_printf("run models/demo -q --context 512 --max-tokens 100 'Tell me a story.'")};
+    for (size_t i = 0; i < 2; i++) {
+        char *command = temp_printf("%s --memory 1M", commands[i]);
+        unsigned mib;
+        assert_int_equal(sscanf(program_run(command, NULL)->error,
+                                "deepinfer %*[a-z]: not enough memory: %u MiB are needed", &mib),
+                         1);
+        free(command);
+        command = temp_printf("%s --memory %uM", commands[i], mib);
+        long kib = resident_kib(command);
+        if (kib > (long)mib * 1024) fail_msg("deepinfer %s: %ld KiB", command, kib);
+        free(command);
+        free(commands[i]);
+    }
+    free(streams);
+    free(ids);
+}
+
 /* Until nothing has moved for a while: the writer waits for a reader. */
 static void wait_until_full(int fd) {
     int last = -1, now = 0, still = 0;
@@ -319,6 +379,7 @@ int main(void) {
         cmocka_unit_test(test_streams),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_files_appear_whole),
+        cmocka_unit_test(test_memory_is_a_bound),
         cmocka_unit_test(test_interrupt_of_a_blocked_write),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
