@@ -1,6 +1,8 @@
 /* Every stored operation is one call of an operation of ops.h: the table at the end says which. */
 #include "support/release_runner.h"
 
+#include "support/release_run.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,201 +15,35 @@
 
 #include "kernels/formats.h"
 
-typedef struct run {
-    const release_file *file;
-    const release_op *op;
-    device *dev;
-    const di_ops *ops;
-    di_stream *stream;
-    release_score *score;
-    const char *tensor; /* of the table: the name behind the prefix; from "/" on: without one */
-    int layer;          /* of the backbone; -1 in drafts and elsewhere */
-    char prefix[32];    /* layers.N or mtp.N */
-} run;
-
-di_limits release_limits(const release_file *file) {
-    const di_config *c = &file->config;
-    int32_t k = c->hc_mult * c->hidden_size, o = c->num_attention_heads * c->head_dim;
-    int32_t columns = (c->engram_max_ngram_size - 1) * c->engram_n_heads;
-    int32_t main = c->n_dspark_targets * c->hidden_size, engram = columns * c->engram_head_dim;
-    if (k < o) k = o;
-    if (k < main) k = main;
-    if (k < engram) k = engram;
-    return (di_limits){.max_rows = 512,
-                       .max_out = 64,
-                       .width = c->hidden_size,
-                       .hc = c->hc_mult,
-                       .vocab = c->vocab_size,
-                       .n_heads = c->num_attention_heads,
-                       .head_dim = c->head_dim,
-                       .q_rank = c->q_lora_rank,
-                       .o_low = c->o_groups * c->o_lora_rank,
-                       .n_experts = c->n_routed_experts,
-                       .top_k = c->num_experts_per_tok,
-                       .inner = c->moe_intermediate_size,
-                       .index_heads = c->index_n_heads,
-                       .index_dim = c->index_head_dim,
-                       .index_top_k = c->index_topk,
-                       .top_blocks = c->candidate_topk_blocks,
-                       .block_size = c->candidate_block_size,
-                       .max_entries = 512,
-                       .engram_columns = columns,
-                       .engram_width = c->engram_head_dim,
-                       .max_k = k};
-}
-
-/* ---- Reading parts, binding weights ---- */
-
-static int64_t last_dim(const di_tensor *t) { return t->n_dims > 0 ? t->shape[t->n_dims - 1] : 1; }
-
-static const di_tensor *part(const run *r, const char *name) {
-    return release_part(r->file, r->op, name);
-}
-
-static di_ptr put_a(const run *r, const char *name) {
-    const di_tensor *t = part(r, name);
-    return device_put_a(r->dev, release_floats(t), release_count(t));
-}
-
-static di_ptr put_f(const run *r, const char *name) {
-    const di_tensor *t = part(r, name);
-    return device_put_f(r->dev, release_floats(t), release_count(t));
-}
-
-static di_ptr put_ints(const run *r, const di_tensor *t) {
-    int32_t *values = release_ints(t);
-    di_ptr at = device_put(r->dev, values, (uint64_t)release_count(t) * 4);
-    free(values);
-    return at;
-}
-
-static di_ptr bind_tensor(const run *r, const di_tensor *t) {
-    di_ptr at;
-    di_error error;
-    di_backend *b = r->dev->backend;
-    di_status status = b->bind(b, t->data, t->bytes, t->name, &at, &error);
-    if (status != DI_OK) fail_msg("%s", error.message);
-    return at;
-}
-
-static const di_tensor *weight(const run *r, const char *name) {
-    char full[128];
-    if (name[0] == '/') { /* of the whole model */
-        snprintf(full, sizeof full, "%s", name + 1);
-    } else {
-        snprintf(full, sizeof full, "%s.%s", r->prefix, name);
-    }
-    const di_tensor *t = di_checkpoint_find(r->file->checkpoint, full);
-    if (t == NULL) fail_msg("no tensor %s", full);
-    return t;
-}
-
-static di_vector vector_of(const run *r, const char *name) {
-    const di_tensor *t = weight(r, name);
-    return (di_vector){t->dtype, (int32_t)release_count(t), bind_tensor(r, t)};
-}
-
-static di_matrix matrix_of(const run *r, const char *name) {
-    const di_tensor *t = weight(r, name);
-    int32_t k = (int32_t)t->shape[1] * (t->dtype == DI_FP4_PAIR ? 2 : 1);
-    di_matrix m = {t->dtype, (int32_t)t->shape[0], k, bind_tensor(r, t), DI_NONE};
-    if (t->dtype == DI_F8_E4M3 || t->dtype == DI_FP4_PAIR) {
-        char scale[128];
-        snprintf(scale, sizeof scale, "%.*sscale", (int)(strlen(name) - strlen("weight")), name);
-        m.scale = bind_tensor(r, weight(r, scale));
-    }
-    return m;
-}
-
-static di_rope rope_of(const run *r, bool compress) {
-    const di_tensor *t =
-        di_safetensors_find(r->file->golden, compress ? "rope/inverse_frequencies_compress"
-                                                      : "rope/inverse_frequencies_main");
-    assert_non_null(t);
-    return (di_rope){2 * (int32_t)release_count(t), bind_tensor(r, t)};
-}
-
-/* ---- Comparing ---- */
-
-static void names_of(const run *r, const char *out, char *name, char *kind) {
-    snprintf(name, 96, "%s.%s.%s", r->op->scope, r->op->op, out);
-    snprintf(kind, 64, "%s.%s", r->op->op, out);
-}
-
-static double *got_memory(int64_t n) {
-    double *got = malloc((size_t)(n + 1) * sizeof *got);
-    assert_non_null(got);
-    return got;
-}
-
-static void compare_a(const run *r, const char *out, di_ptr at) {
-    char name[96], kind[64];
-    const di_tensor *t = part(r, out);
-    int64_t n = release_count(t), width = last_dim(t);
-    double *got = got_memory(n);
-    names_of(r, out, name, kind);
-    device_get_a(r->dev, at, got, n);
-    release_compare_bf16(r->score, name, kind, release_floats(t), got, n / width, width);
-    free(got);
-}
-
-static void compare_f(const run *r, const char *out, di_ptr at) {
-    char name[96], kind[64];
-    const di_tensor *t = part(r, out);
-    int64_t n = release_count(t);
-    double *got = got_memory(n);
-    names_of(r, out, name, kind);
-    device_get_f(r->dev, at, got, n);
-    release_compare_f32(r->score, name, release_floats(t), got, n);
-    free(got);
-}
-
-static void compare_ints_host(const run *r, const char *out, const int32_t *got) {
-    char name[96], kind[64];
-    const di_tensor *t = part(r, out);
-    int32_t *want = release_ints(t);
-    names_of(r, out, name, kind);
-    release_compare_ints(r->score, name, want, got, release_count(t));
-    free(want);
-}
-
-static void compare_bytes(const run *r, const char *out, const char *near, const uint8_t *got) {
-    char name[96], kind[64];
-    const di_tensor *t = part(r, out), *marks = release_find(r->file, r->op, near);
-    names_of(r, out, name, kind);
-    release_compare_codes(r->score, name, t->data, got, marks == NULL ? NULL : marks->data,
-                          release_count(t));
-}
-
 /* ---- Quantisers and products ---- */
 
-static void run_codes(const run *r, di_quantizer kind) {
-    const di_tensor *x = part(r, "in");
-    int64_t n = release_count(x), width = last_dim(x);
+static void run_codes(const rr *r, di_quantizer kind) {
+    const di_tensor *x = rr_part(r, "in");
+    int64_t n = release_count(x), width = rr_last_dim(x);
     int64_t block = kind == DI_Q4C ? 16 : 32, n_bytes = kind == DI_Q8 ? n : n / 2;
     di_ptr codes = device_take(r->dev, (uint64_t)n_bytes);
     di_ptr scales = device_take(r->dev, (uint64_t)(n / block));
     r->ops->quantize(r->stream, &(di_quantize_args){(int32_t)(n / width), (int32_t)width, kind,
-                                                    put_a(r, "in"), codes, scales});
+                                                    rr_put_a(r, "in"), codes, scales});
     uint8_t *bytes = malloc((size_t)(2 * n)), *values = bytes + n;
     assert_non_null(bytes);
     device_get(r->dev, codes, bytes, (uint64_t)n_bytes);
     for (int64_t i = 0; i < n; i++) { /* stored one code a byte */
         values[i] = kind == DI_Q8 ? bytes[i] : bytes[i / 2] >> (i % 2 ? 4 : 0) & 15;
     }
-    compare_bytes(r, "out.codes", "out.near", values);
+    rr_compare_bytes(r, "out.codes", "out.near", values);
     device_get(r->dev, scales, bytes, (uint64_t)(n / block));
-    compare_bytes(r, "out.scales", "out.scale_near", bytes);
+    rr_compare_bytes(r, "out.scales", "out.scale_near", bytes);
     free(bytes);
 }
 
-static void run_q8(const run *r) { run_codes(r, DI_Q8); }
-static void run_q4i(const run *r) { run_codes(r, DI_Q4I); }
-static void run_q4c(const run *r) { run_codes(r, DI_Q4C); }
+static void run_q8(const rr *r) { run_codes(r, DI_Q8); }
+static void run_q4i(const rr *r) { run_codes(r, DI_Q4I); }
+static void run_q4c(const rr *r) { run_codes(r, DI_Q4C); }
 
-static void product(const run *r, int32_t groups, bool quantize, bool to_f) {
+static void product(const rr *r, int32_t groups, bool quantize, bool to_f) {
     char name[96];
-    const di_tensor *which = release_find(r->file, r->op, "in.expert");
+    const di_tensor *which = release_find(r->file, &r->op, "in.expert");
     int32_t *expert = which == NULL ? NULL : release_ints(which);
     if (expert != NULL) {
         snprintf(name, sizeof name, "ffn.experts.%d.%s", expert[0], r->tensor);
@@ -215,59 +51,56 @@ static void product(const run *r, int32_t groups, bool quantize, bool to_f) {
         snprintf(name, sizeof name, "%s", r->tensor);
     }
     free(expert);
-    di_matrix w = matrix_of(r, name);
-    int32_t n_rows = (int32_t)(release_count(part(r, "in")) / (groups * w.k));
+    di_matrix w = rr_matrix_of(r, name);
+    int32_t n_rows = (int32_t)(release_count(rr_part(r, "in")) / (groups * w.k));
     int64_t n = (int64_t)n_rows * w.n;
     di_ptr out = to_f ? device_take_f(r->dev, n) : device_take_a(r->dev, n);
     r->ops->linear(r->stream,
-                   &(di_linear_args){n_rows, groups, quantize, to_f, put_a(r, "in"), w, out});
+                   &(di_linear_args){n_rows, groups, quantize, to_f, rr_put_a(r, "in"), w, out});
     if (to_f) {
-        compare_f(r, "out", out);
+        rr_compare_f(r, "out", out);
     } else {
-        compare_a(r, "out", out);
+        rr_compare_a(r, "out", out);
     }
 }
 
-static void run_quantized(const run *r) {
+static void run_quantized(const rr *r) {
     run_codes(r, DI_Q8);
     product(r, 1, true, false);
 }
-static void run_product(const run *r) { product(r, 1, false, false); }
-static void run_product32(const run *r) { product(r, 1, false, true); }
-static void run_wo_a(const run *r) { product(r, r->file->config.o_groups, false, false); }
+static void run_product(const rr *r) { product(r, 1, false, false); }
+static void run_product32(const rr *r) { product(r, 1, false, true); }
+static void run_wo_a(const rr *r) { product(r, r->file->config.o_groups, false, false); }
 
 /* ---- Norms, RoPE, streams ---- */
 
-static void run_norm(const run *r) {
-    const di_tensor *x = part(r, "in");
-    int64_t n = release_count(x), width = last_dim(x);
+static void run_norm(const rr *r) {
+    const di_tensor *x = rr_part(r, "in");
+    int64_t n = release_count(x), width = rr_last_dim(x);
     di_ptr out = device_take_a(r->dev, n);
     r->ops->rms_norm(r->stream, &(di_rms_norm_args){(int32_t)(n / width), (int32_t)width,
-                                                    r->file->config.rms_norm_eps, put_a(r, "in"),
-                                                    vector_of(r, r->tensor), out});
-    compare_a(r, "out", out);
+                                                    r->file->config.rms_norm_eps, rr_put_a(r, "in"),
+                                                    rr_vector_of(r, r->tensor), out});
+    rr_compare_a(r, "out", out);
 }
 
-static void rope(const run *r, bool compress, bool inverse) {
-    const di_tensor *x = part(r, "in");
+static void rope(const rr *r, bool compress, bool inverse) {
+    const di_tensor *x = rr_part(r, "in");
     int32_t heads = x->n_dims == 3 ? (int32_t)x->shape[1] : 1;
-    di_ptr at = put_a(r, "in");
-    r->ops->rope(r->stream,
-                 &(di_rope_args){(int32_t)x->shape[0], heads, (int32_t)last_dim(x), inverse,
-                                 rope_of(r, compress), put_ints(r, part(r, "in.positions")), at});
-    compare_a(r, "out", at);
+    di_ptr at = rr_put_a(r, "in");
+    r->ops->rope(r->stream, &(di_rope_args){(int32_t)x->shape[0], heads, (int32_t)rr_last_dim(x),
+                                            inverse, rr_rope_of(r, compress),
+                                            rr_put_ints(r, rr_part(r, "in.positions")), at});
+    rr_compare_a(r, "out", at);
 }
 
-static bool compressed_layer(const run *r) {
-    return r->layer >= 0 && r->file->config.compress_ratios[r->layer] > 0;
-}
-static void run_rope(const run *r) { rope(r, compressed_layer(r), false); }
-static void run_rope_inverse(const run *r) { rope(r, compressed_layer(r), true); }
-static void run_rope_compress(const run *r) { rope(r, true, false); }
+static void run_rope(const rr *r) { rope(r, rr_compressed_layer(r), false); }
+static void run_rope_inverse(const rr *r) { rope(r, rr_compressed_layer(r), true); }
+static void run_rope_compress(const rr *r) { rope(r, true, false); }
 
-static void run_mix(const run *r) {
+static void run_mix(const rr *r) {
     const di_config *c = &r->file->config;
-    const di_tensor *x = part(r, "in");
+    const di_tensor *x = rr_part(r, "in");
     int32_t rows = (int32_t)x->shape[0], hc = c->hc_mult;
     char fn[64], base[64], scale[64];
     snprintf(fn, sizeof fn, "%s_fn", r->tensor);
@@ -277,47 +110,48 @@ static void run_mix(const run *r) {
     di_ptr comb = device_take_f(r->dev, rows * hc * hc);
     r->ops->mix(r->stream,
                 &(di_mix_args){rows, hc, c->hidden_size, c->hc_sinkhorn_iters, c->rms_norm_eps,
-                               c->hc_eps, put_a(r, "in"), matrix_of(r, fn), vector_of(r, base),
-                               vector_of(r, scale), pre, post, comb});
-    compare_f(r, "out.pre", pre);
-    compare_f(r, "out.post", post);
-    compare_f(r, "out.comb", comb);
+                               c->hc_eps, rr_put_a(r, "in"), rr_matrix_of(r, fn),
+                               rr_vector_of(r, base), rr_vector_of(r, scale), pre, post, comb});
+    rr_compare_f(r, "out.pre", pre);
+    rr_compare_f(r, "out.post", post);
+    rr_compare_f(r, "out.comb", comb);
 }
 
-static void run_collapse(const run *r) {
+static void run_collapse(const rr *r) {
     const di_config *c = &r->file->config;
-    int32_t rows = (int32_t)part(r, "in.pre")->shape[0], width = c->hidden_size;
+    int32_t rows = (int32_t)rr_part(r, "in.pre")->shape[0], width = c->hidden_size;
     di_ptr x = device_take_a(r->dev, rows * width), out = device_take_a(r->dev, rows * width);
     r->ops->sublayer_in(r->stream,
                         &(di_sublayer_in_args){rows, c->hc_mult, width, c->rms_norm_eps,
-                                               put_a(r, "in.streams"), put_f(r, "in.pre"),
-                                               vector_of(r, "/norm.weight"), x, out});
-    compare_a(r, "out", x);
+                                               rr_put_a(r, "in.streams"), rr_put_f(r, "in.pre"),
+                                               rr_vector_of(r, "/norm.weight"), x, out});
+    rr_compare_a(r, "out", x);
 }
 
-static void run_expand(const run *r) {
+static void run_expand(const rr *r) {
     const di_config *c = &r->file->config;
-    di_ptr streams = put_a(r, "in.streams");
-    r->ops->sublayer_out(r->stream, &(di_sublayer_out_args){(int32_t)part(r, "in")->shape[0],
-                                                            c->hc_mult, c->hidden_size,
-                                                            put_a(r, "in"), put_f(r, "in.post"),
-                                                            put_f(r, "in.comb"), streams});
-    compare_a(r, "out", streams);
+    di_ptr streams = rr_put_a(r, "in.streams");
+    r->ops->sublayer_out(r->stream,
+                         &(di_sublayer_out_args){(int32_t)rr_part(r, "in")->shape[0], c->hc_mult,
+                                                 c->hidden_size, rr_put_a(r, "in"),
+                                                 rr_put_f(r, "in.post"), rr_put_f(r, "in.comb"),
+                                                 streams});
+    rr_compare_a(r, "out", streams);
 }
 
-static void run_stream_mean(const run *r) {
-    const di_tensor *x = part(r, "in");
+static void run_stream_mean(const rr *r) {
+    const di_tensor *x = rr_part(r, "in");
     int32_t rows = (int32_t)x->shape[0], width = (int32_t)x->shape[2];
     di_ptr out = device_take_a(r->dev, rows * width);
     r->ops->stream_mean(r->stream, &(di_stream_mean_args){rows, (int32_t)x->shape[1], width,
-                                                          put_a(r, "in"), out, width});
-    compare_a(r, "out", out);
+                                                          rr_put_a(r, "in"), out, width});
+    rr_compare_a(r, "out", out);
 }
 
 /* ---- Tokens and Engram ---- */
 
 /* Rows with these ids from position 0 of one sequence. */
-static di_batch batch_of(const run *r, const di_tensor *ids) {
+static di_batch batch_of(const rr *r, const di_tensor *ids) {
     int32_t n = (int32_t)release_count(ids), zero = 0;
     int32_t *tokens = release_ints(ids);
     di_row *rows = calloc((size_t)n, sizeof *rows);
@@ -339,15 +173,15 @@ static di_batch batch_of(const run *r, const di_tensor *ids) {
     return batch;
 }
 
-static void run_embed(const run *r) {
+static void run_embed(const rr *r) {
     const di_config *c = &r->file->config;
-    di_batch batch = batch_of(r, part(r, "in.ids"));
+    di_batch batch = batch_of(r, rr_part(r, "in.ids"));
     int64_t rows = batch.n_rows, hc = c->hc_mult, width = c->hidden_size;
     di_ptr streams = device_take_a(r->dev, rows * hc * width);
     di_ptr pre = device_take_f(r->dev, rows * hc);
-    r->ops->embed(r->stream,
-                  &(di_embed_args){batch, matrix_of(r, "/embed.weight"), c->hc_mult, streams, pre});
-    double *all = got_memory(rows * hc * width), *first = got_memory(rows * width);
+    r->ops->embed(r->stream, &(di_embed_args){batch, rr_matrix_of(r, "/embed.weight"), c->hc_mult,
+                                              streams, pre});
+    double *all = rr_got_memory(rows * hc * width), *first = rr_got_memory(rows * width);
     device_get_a(r->dev, streams, all, rows * hc * width);
     for (int64_t t = 0; t < rows; t++) {
         memcpy(first + t * width, all + t * hc * width, (size_t)width * sizeof *first);
@@ -355,7 +189,7 @@ static void run_embed(const run *r) {
             assert_memory_equal(first + t * width, all + (t * hc + j) * width, width * 8);
         }
     }
-    const di_tensor *want = part(r, "out");
+    const di_tensor *want = rr_part(r, "out");
     release_compare_bf16(r->score, "model.embed.out", "embed.out", release_floats(want), first,
                          rows, width);
     device_get_f(r->dev, pre, all, rows * hc);
@@ -364,23 +198,23 @@ static void run_embed(const run *r) {
     free(first);
 }
 
-static di_ptr golden_put(const run *r, const char *name) {
+static di_ptr golden_put(const rr *r, const char *name) {
     const di_tensor *t = di_safetensors_find(r->file->golden, name);
     assert_non_null(t);
     return device_put(r->dev, t->data, t->bytes);
 }
 
-static void run_engram_hash(const run *r) {
+static void run_engram_hash(const rr *r) {
     const di_config *c = &r->file->config;
     const di_tensor *map = di_safetensors_find(r->file->golden, "engram/token_map");
     int32_t columns = (c->engram_max_ngram_size - 1) * c->engram_n_heads;
     int32_t *classes = release_ints(map), pad = classes[c->engram_pad_token_id];
-    di_batch batch = batch_of(r, part(r, "in.ids"));
+    di_batch batch = batch_of(r, rr_part(r, "in.ids"));
     int64_t n = (int64_t)batch.n_rows * columns, at = c->roles[r->layer].engram;
     di_ptr out = device_take(r->dev, (uint64_t)(n * c->n_engram_layers) * 8);
     di_ptr history = device_take(r->dev, 64 * 4);
     r->ops->engram_hash(r->stream,
-                        &(di_engram_hash_args){batch, history, 64, put_ints(r, map), pad,
+                        &(di_engram_hash_args){batch, history, 64, rr_put_ints(r, map), pad,
                                                c->n_engram_layers, c->engram_max_ngram_size,
                                                c->engram_n_heads,
                                                golden_put(r, "engram/multipliers"),
@@ -391,105 +225,110 @@ static void run_engram_hash(const run *r) {
     assert_true(rows != NULL && got != NULL);
     device_get(r->dev, di_ptr_at(out, (uint64_t)(at * n) * 8), rows, (uint64_t)n * 8);
     for (int64_t i = 0; i < n; i++) got[i] = (int32_t)rows[i];
-    compare_ints_host(r, "out", got);
+    rr_compare_ints_host(r, "out", got);
     free(rows);
     free(got);
     free(classes);
 }
 
-static void run_engram_rows(const run *r) {
+static void run_engram_rows(const rr *r) {
     const di_config *c = &r->file->config;
-    const di_tensor *in = part(r, "in.rows");
+    const di_tensor *in = rr_part(r, "in.rows");
     int64_t n = release_count(in);
     int32_t *rows = release_ints(in), n_rows = (int32_t)in->shape[0];
     int64_t *wide = malloc((size_t)n * sizeof *wide);
     assert_non_null(wide);
     for (int64_t i = 0; i < n; i++) wide[i] = rows[i];
     di_ptr out = device_take_a(r->dev, n * c->engram_head_dim);
-    r->ops->engram_rows(r->stream,
-                        &(di_engram_rows_args){n_rows, (int32_t)in->shape[1], c->engram_head_dim,
-                                               DI_NONE, device_put(r->dev, wide, (uint64_t)n * 8),
-                                               bind_tensor(r, weight(r, "engram.embed.weight")),
-                                               bind_tensor(r, weight(r, "engram.embed.scale")),
-                                               out});
-    compare_a(r, "out", out);
+    r->ops
+        ->engram_rows(r->stream,
+                      &(di_engram_rows_args){n_rows, (int32_t)in->shape[1], c->engram_head_dim,
+                                             DI_NONE, device_put(r->dev, wide, (uint64_t)n * 8),
+                                             rr_bind_tensor(r, rr_weight(r, "engram.embed.weight")),
+                                             rr_bind_tensor(r, rr_weight(r, "engram.embed.scale")),
+                                             out});
+    rr_compare_a(r, "out", out);
     free(rows);
     free(wide);
 }
 
-static void run_engram_gate(const run *r) {
+static void run_engram_gate(const rr *r) {
     const di_config *c = &r->file->config;
-    int32_t rows = (int32_t)part(r, "in.kv")->shape[0];
-    di_ptr streams = put_a(r, "in.streams"), gate = device_take_f(r->dev, rows * c->hc_mult);
+    int32_t rows = (int32_t)rr_part(r, "in.kv")->shape[0];
+    di_ptr streams = rr_put_a(r, "in.streams"), gate = device_take_f(r->dev, rows * c->hc_mult);
     r->ops->engram_gate(r->stream,
                         &(di_engram_gate_args){rows, c->hc_mult, c->hidden_size, c->rms_norm_eps,
-                                               put_a(r, "in.kv"), matrix_of(r, "engram.q_weight"),
-                                               matrix_of(r, "engram.k_weight"), streams, gate});
-    compare_a(r, "out", streams);
-    compare_f(r, "out.gate", gate);
+                                               rr_put_a(r, "in.kv"),
+                                               rr_matrix_of(r, "engram.q_weight"),
+                                               rr_matrix_of(r, "engram.k_weight"), streams, gate});
+    rr_compare_a(r, "out", streams);
+    rr_compare_f(r, "out.gate", gate);
 }
 
 /* ---- Attention ---- */
 
-static void run_attend(const run *r) {
-    const di_tensor *q = part(r, "in.q"), *keys = part(r, "in.keys"), *slots = part(r, "in.slots");
-    const di_tensor *own = release_find(r->file, r->op, "in.sink");
+static void run_attend(const rr *r) {
+    const di_tensor *q = rr_part(r, "in.q"), *keys = rr_part(r, "in.keys"),
+                    *slots = rr_part(r, "in.slots");
+    const di_tensor *own = release_find(r->file, &r->op, "in.sink");
     di_vector sink = {DI_F32, (int32_t)q->shape[1], DI_NONE};
     if (own != NULL) {
         sink.data = device_put(r->dev, own->data, own->bytes);
     } else {
-        sink = vector_of(r, "attn.attn_sink");
+        sink = rr_vector_of(r, "attn.attn_sink");
     }
     di_ptr out = device_take_a(r->dev, release_count(q));
     r->ops->attend_list(r->stream,
                         &(di_attend_list_args){(int32_t)q->shape[0], (int32_t)q->shape[1],
                                                (int32_t)q->shape[2], (int32_t)keys->shape[0],
-                                               (int32_t)slots->shape[1], put_a(r, "in.q"),
-                                               put_a(r, "in.keys"), put_ints(r, slots), sink, out});
-    compare_a(r, "out", out);
+                                               (int32_t)slots->shape[1], rr_put_a(r, "in.q"),
+                                               rr_put_a(r, "in.keys"), rr_put_ints(r, slots), sink,
+                                               out});
+    rr_compare_a(r, "out", out);
 }
 
-static void run_pool(const run *r) {
-    const di_tensor *kv = part(r, "in.kv");
+static void run_pool(const rr *r) {
+    const di_tensor *kv = rr_part(r, "in.kv");
     int32_t groups = (int32_t)kv->shape[0], ratio = (int32_t)kv->shape[1];
     int32_t width = (int32_t)kv->shape[2];
     di_ptr out = device_take_a(r->dev, groups * width);
-    r->ops->pool(r->stream, &(di_pool_args){groups, ratio, width, put_f(r, "in.kv"),
-                                            put_f(r, "in.gate"), out});
-    compare_a(r, "out", out);
+    r->ops->pool(r->stream, &(di_pool_args){groups, ratio, width, rr_put_f(r, "in.kv"),
+                                            rr_put_f(r, "in.gate"), out});
+    rr_compare_a(r, "out", out);
 }
 
-static void run_index_weights(const run *r) {
+static void run_index_weights(const rr *r) {
     const di_config *c = &r->file->config;
-    int32_t rows = (int32_t)part(r, "in")->shape[0];
-    di_matrix proj = matrix_of(r, "attn.indexer.weights_proj.weight");
+    int32_t rows = (int32_t)rr_part(r, "in")->shape[0];
+    di_matrix proj = rr_matrix_of(r, "attn.indexer.weights_proj.weight");
     di_ptr out = device_take_a(r->dev, rows * proj.n);
     r->ops->index_weights(r->stream, &(di_index_weights_args){rows, c->index_head_dim,
-                                                              put_a(r, "in"), proj, out});
-    compare_a(r, "out", out);
+                                                              rr_put_a(r, "in"), proj, out});
+    rr_compare_a(r, "out", out);
 }
 
-static void run_index_scores(const run *r) {
-    const di_tensor *q = part(r, "in.q"), *keys = part(r, "in.keys");
+static void run_index_scores(const rr *r) {
+    const di_tensor *q = rr_part(r, "in.q"), *keys = rr_part(r, "in.keys");
     int32_t rows = (int32_t)q->shape[0], n_keys = (int32_t)keys->shape[0];
     di_ptr out = device_take_a(r->dev, rows * n_keys);
     r->ops->index_scores(r->stream,
                          &(di_index_scores_args){rows, (int32_t)q->shape[1], (int32_t)q->shape[2],
-                                                 n_keys, put_a(r, "in.q"), put_a(r, "in.keys"),
-                                                 put_a(r, "in.weights"),
-                                                 put_ints(r, part(r, "in.visible")), out});
-    compare_a(r, "out", out);
+                                                 n_keys, rr_put_a(r, "in.q"),
+                                                 rr_put_a(r, "in.keys"), rr_put_a(r, "in.weights"),
+                                                 rr_put_ints(r, rr_part(r, "in.visible")), out});
+    rr_compare_a(r, "out", out);
 }
 
 /* The stored form of candidates is a mask of entries. */
-static void run_candidates(const run *r) {
+static void run_candidates(const rr *r) {
     const di_config *c = &r->file->config;
-    const di_tensor *scores = part(r, "in.scores");
+    const di_tensor *scores = rr_part(r, "in.scores");
     int32_t rows = (int32_t)scores->shape[0], n = (int32_t)scores->shape[1];
     int32_t top = c->candidate_topk_blocks, size = c->candidate_block_size;
     di_ptr out = device_take(r->dev, (uint64_t)(rows * top) * 4);
-    r->ops->candidates(r->stream, &(di_candidates_args){rows, n, top, size, put_a(r, "in.scores"),
-                                                        put_ints(r, part(r, "in.visible")), out});
+    r->ops->candidates(r->stream,
+                       &(di_candidates_args){rows, n, top, size, rr_put_a(r, "in.scores"),
+                                             rr_put_ints(r, rr_part(r, "in.visible")), out});
     int32_t *blocks = malloc((size_t)(rows * top) * 4);
     int32_t *mask = calloc((size_t)(rows * n), 4);
     assert_true(blocks != NULL && mask != NULL);
@@ -502,15 +341,15 @@ static void run_candidates(const run *r) {
         if (i % top > 0) assert_true(blocks[i] == -1 || blocks[i] > blocks[i - 1]);
         if (i % top > 0 && blocks[i] >= 0) assert_true(blocks[i - 1] >= 0);
     }
-    compare_ints_host(r, "out", mask);
+    rr_compare_ints_host(r, "out", mask);
     free(blocks);
     free(mask);
 }
 
-static void run_top_k(const run *r) {
+static void run_top_k(const rr *r) {
     const di_config *c = &r->file->config;
-    const di_tensor *scores = part(r, "in.scores");
-    const di_tensor *mask = release_find(r->file, r->op, "in.candidates");
+    const di_tensor *scores = rr_part(r, "in.scores");
+    const di_tensor *mask = release_find(r->file, &r->op, "in.candidates");
     int32_t rows = (int32_t)scores->shape[0], n = (int32_t)scores->shape[1];
     int32_t top = c->candidate_topk_blocks, size = c->candidate_block_size;
     di_ptr candidates = DI_NONE, out = device_take(r->dev, (uint64_t)(rows * c->index_topk) * 4);
@@ -528,11 +367,11 @@ static void run_top_k(const run *r) {
         free(blocks);
     }
     r->ops->top_k(r->stream, &(di_top_k_args){rows, n, c->index_topk, top, size,
-                                              put_a(r, "in.scores"), candidates, out});
+                                              rr_put_a(r, "in.scores"), candidates, out});
     int32_t *got = malloc((size_t)(rows * c->index_topk) * 4);
     assert_non_null(got);
     device_get(r->dev, out, got, (uint64_t)(rows * c->index_topk) * 4);
-    compare_ints_host(r, "out", got);
+    rr_compare_ints_host(r, "out", got);
     free(got);
 }
 
@@ -540,10 +379,10 @@ static void run_top_k(const run *r) {
 
 /* The margin by which the last expert taken beat the first one left out: not an engine's output,
  * but it follows from the scores. */
-static void compare_gap(const run *r, const double *scores, int32_t rows, int32_t n, int32_t k) {
-    const di_tensor *bias = weight(r, "ffn.gate.bias");
+static void compare_gap(const rr *r, const double *scores, int32_t rows, int32_t n, int32_t k) {
+    const di_tensor *bias = rr_weight(r, "ffn.gate.bias");
     const float *b = (const float *)(const void *)bias->data;
-    double *gap = got_memory(rows);
+    double *gap = rr_got_memory(rows);
     for (int32_t t = 0; t < rows; t++) {
         double sorted[64];
         for (int32_t e = 0; e < n; e++) {
@@ -554,14 +393,15 @@ static void compare_gap(const run *r, const double *scores, int32_t rows, int32_
         }
         gap[t] = n > k ? (double)(float)(sorted[k - 1] - sorted[k]) : INFINITY;
     }
-    release_compare_f32(r->score, "router.out.gap", release_floats(part(r, "out.gap")), gap, rows);
+    release_compare_f32(r->score, "router.out.gap", release_floats(rr_part(r, "out.gap")), gap,
+                        rows);
     free(gap);
 }
 
-static void run_router(const run *r) {
+static void run_router(const rr *r) {
     const di_config *c = &r->file->config;
-    int32_t rows = (int32_t)part(r, "in")->shape[0];
-    di_matrix gate = matrix_of(r, "ffn.gate.weight");
+    int32_t rows = (int32_t)rr_part(r, "in")->shape[0];
+    di_matrix gate = rr_matrix_of(r, "ffn.gate.weight");
     int32_t k = r->layer < 0 ? c->dspark_num_experts_per_tok : c->num_experts_per_tok;
     di_score scoring = c->scoring_func == DI_SCORE_SIGMOID   ? DI_SCORING_SIGMOID
                        : c->scoring_func == DI_SCORE_SOFTMAX ? DI_SCORING_SOFTMAX
@@ -570,45 +410,45 @@ static void run_router(const run *r) {
     di_ptr weights = device_take_f(r->dev, rows * k), scores = device_take_f(r->dev, rows * gate.n);
     r->ops->route(r->stream,
                   &(di_route_args){rows, k, scoring, c->norm_topk_prob, c->gate_temp,
-                                   c->routed_scaling_factor, put_a(r, "in"), gate,
-                                   vector_of(r, "ffn.gate.bias"), picks, weights, scores});
+                                   c->routed_scaling_factor, rr_put_a(r, "in"), gate,
+                                   rr_vector_of(r, "ffn.gate.bias"), picks, weights, scores});
     int32_t *got = malloc((size_t)(rows * k) * 4);
-    double *values = got_memory(rows * gate.n);
+    double *values = rr_got_memory(rows * gate.n);
     assert_non_null(got);
     device_get(r->dev, picks, got, (uint64_t)(rows * k) * 4);
-    compare_ints_host(r, "out.picks", got);
-    compare_f(r, "out.weights", weights);
-    compare_f(r, "out.scores", scores);
+    rr_compare_ints_host(r, "out.picks", got);
+    rr_compare_f(r, "out.weights", weights);
+    rr_compare_f(r, "out.scores", scores);
     device_get_f(r->dev, scores, values, rows * gate.n);
     compare_gap(r, values, rows, gate.n, k);
     free(got);
     free(values);
 }
 
-static void run_swiglu(const run *r) {
-    const di_tensor *gate = part(r, "in.gate");
+static void run_swiglu(const rr *r) {
+    const di_tensor *gate = rr_part(r, "in.gate");
     int32_t rows = (int32_t)gate->shape[0], width = (int32_t)gate->shape[1];
     di_ptr weights = DI_NONE, out = device_take_a(r->dev, rows * width);
-    if (release_find(r->file, r->op, "in.weights") != NULL) weights = put_f(r, "in.weights");
+    if (release_find(r->file, &r->op, "in.weights") != NULL) weights = rr_put_f(r, "in.weights");
     r->ops->swiglu(r->stream,
-                   &(di_swiglu_args){rows, width, r->file->config.swiglu_limit, put_a(r, "in.gate"),
-                                     put_a(r, "in.up"), weights, out});
-    compare_a(r, "out", out);
+                   &(di_swiglu_args){rows, width, r->file->config.swiglu_limit,
+                                     rr_put_a(r, "in.gate"), rr_put_a(r, "in.up"), weights, out});
+    rr_compare_a(r, "out", out);
 }
 
-static void run_combine(const run *r) {
-    const di_tensor *routed = part(r, "in.routed");
+static void run_combine(const rr *r) {
+    const di_tensor *routed = rr_part(r, "in.routed");
     int32_t rows = (int32_t)routed->shape[0], width = (int32_t)routed->shape[2];
     di_ptr out = device_take_a(r->dev, rows * width);
     r->ops->combine(r->stream,
                     &(di_combine_args){rows, (int32_t)routed->shape[1], width,
-                                       put_a(r, "in.routed"), put_a(r, "in.shared"), out});
-    compare_a(r, "out", out);
+                                       rr_put_a(r, "in.routed"), rr_put_a(r, "in.shared"), out});
+    rr_compare_a(r, "out", out);
 }
 
 /* Rows of markov_head.embed, as floats. */
-static float *markov_rows(const run *r, const int32_t *ids, int32_t n) {
-    const di_tensor *embed = weight(r, "markov_head.embed.weight");
+static float *markov_rows(const rr *r, const int32_t *ids, int32_t n) {
+    const di_tensor *embed = rr_weight(r, "markov_head.embed.weight");
     int64_t rank = embed->shape[1];
     float *out = malloc((size_t)(n * rank) * sizeof *out);
     assert_non_null(out);
@@ -621,34 +461,34 @@ static float *markov_rows(const run *r, const int32_t *ids, int32_t n) {
 }
 
 /* Base logits plus the bias of the token before: a product to F, and one float32 addition. */
-static void run_markov(const run *r) {
-    const di_tensor *base = part(r, "in");
+static void run_markov(const rr *r) {
+    const di_tensor *base = rr_part(r, "in");
     int32_t rows = (int32_t)base->shape[0], vocab = (int32_t)base->shape[1];
-    int32_t *previous = release_ints(part(r, "in.previous"));
+    int32_t *previous = release_ints(rr_part(r, "in.previous"));
     float *x = markov_rows(r, previous, rows);
-    di_matrix head = matrix_of(r, "markov_head.head.weight");
+    di_matrix head = rr_matrix_of(r, "markov_head.head.weight");
     di_ptr out = device_take_f(r->dev, rows * vocab);
     r->ops->linear(r->stream,
                    &(di_linear_args){rows, 1, false, true,
                                      device_put_a(r->dev, x, (int64_t)rows * head.k), head, out});
-    double *got = got_memory(rows * vocab);
+    double *got = rr_got_memory(rows * vocab);
     device_get_f(r->dev, out, got, rows * vocab);
     for (int32_t i = 0; i < rows * vocab; i++) {
         got[i] = (double)(float)(got[i] + (double)release_floats(base)[i]);
     }
-    release_compare_f32(r->score, "draft.markov.out", release_floats(part(r, "out")), got,
+    release_compare_f32(r->score, "draft.markov.out", release_floats(rr_part(r, "out")), got,
                         rows * vocab);
     free(got);
     free(x);
     free(previous);
 }
 
-static void run_confidence(const run *r) {
-    const di_tensor *in = part(r, "in");
+static void run_confidence(const rr *r) {
+    const di_tensor *in = rr_part(r, "in");
     int32_t rows = (int32_t)in->shape[0], width = (int32_t)in->shape[1];
-    int32_t *previous = release_ints(part(r, "in.previous"));
+    int32_t *previous = release_ints(rr_part(r, "in.previous"));
     float *markov = markov_rows(r, previous, rows);
-    di_matrix proj = matrix_of(r, "confidence_head.proj.weight");
+    di_matrix proj = rr_matrix_of(r, "confidence_head.proj.weight");
     int32_t rank = proj.k - width;
     float *x = malloc((size_t)(rows * proj.k) * sizeof *x);
     assert_non_null(x);
@@ -660,7 +500,7 @@ static void run_confidence(const run *r) {
     r->ops->linear(r->stream,
                    &(di_linear_args){rows, 1, false, true,
                                      device_put_a(r->dev, x, (int64_t)rows * proj.k), proj, out});
-    compare_f(r, "out", out);
+    rr_compare_f(r, "out", out);
     free(x);
     free(markov);
     free(previous);
@@ -670,7 +510,7 @@ static void run_confidence(const run *r) {
 
 typedef struct entry {
     const char *op;
-    void (*run)(const run *r);
+    void (*run)(const rr *r);
     const char *tensor;
 } entry;
 
@@ -750,23 +590,7 @@ static const entry entries[] = {
 
 bool release_run(const release_file *file, const release_op *op, device *dev,
                  release_score *score) {
-    run r = {.file = file,
-             .op = op,
-             .dev = dev,
-             .ops = dev->backend->ops,
-             .stream = dev->backend->stream,
-             .score = score,
-             .layer = -1};
-    int last = file->config.num_nextn_predict_layers - 1, number;
-    snprintf(r.prefix, sizeof r.prefix, "mtp.%d", last);
-    if (sscanf(op->scope, "layer%d", &number) == 1) {
-        r.layer = number;
-        snprintf(r.prefix, sizeof r.prefix, "layers.%d", number);
-    } else if (sscanf(op->scope, "draft%d", &number) == 1) {
-        snprintf(r.prefix, sizeof r.prefix, "mtp.%d", number);
-    } else if (strncmp(op->op, "main_", 5) == 0) {
-        snprintf(r.prefix, sizeof r.prefix, "mtp.0");
-    }
+    rr r = rr_open(file, op, dev, score);
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (strcmp(entries[i].op, op->op) != 0) continue;
         r.tensor = entries[i].tensor;

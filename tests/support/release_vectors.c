@@ -138,6 +138,7 @@ static release_kind *kind_of(release_score *score, const char *name) {
     assert_true(score->n_kinds < 128);
     release_kind *kind = &score->kinds[score->n_kinds++];
     snprintf(kind->name, sizeof kind->name, "%s", name);
+    kind->share = 0.995;
     return kind;
 }
 
@@ -216,6 +217,23 @@ void release_compare_codes(release_score *score, const char *name, const uint8_t
     }
 }
 
+static int code_order(int code, int sign) { return code & sign ? -(code & (sign - 1)) : code; }
+
+void release_compare_fused(release_score *score, const char *name, const char *kind_name,
+                           const uint8_t *want, const uint8_t *got, int sign, double share,
+                           int64_t n) {
+    release_kind *kind = kind_of(score, kind_name);
+    score->outputs++;
+    kind->size += n;
+    kind->share = share;
+    for (int64_t i = 0; i < n; i++) {
+        int off = abs(code_order(want[i], sign) - code_order(got[i], sign));
+        kind->equal += off == 0;
+        if (off <= 1) continue;
+        complain(score, name, "code %lld is %d, expected %d", (long long)i, got[i], want[i]);
+    }
+}
+
 void release_compare_ints(release_score *score, const char *name, const int32_t *want,
                           const int32_t *got, int64_t n) {
     score->outputs++;
@@ -228,7 +246,7 @@ void release_compare_ints(release_score *score, const char *name, const int32_t 
 int64_t release_finish(release_score *score) {
     for (int i = 0; i < score->n_kinds; i++) {
         const release_kind *kind = &score->kinds[i];
-        if ((double)kind->equal < 0.995 * (double)kind->size) {
+        if ((double)kind->equal < kind->share * (double)kind->size) {
             complain(score, kind->name, "%lld of %lld values equal", (long long)kind->equal,
                      (long long)kind->size);
         }

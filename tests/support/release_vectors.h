@@ -47,10 +47,11 @@ int32_t *release_ints(const di_tensor *tensor);
 typedef struct release_kind {
     char name[64];
     int64_t size, equal;
+    double share; /* that must be equal */
 } release_kind;
 
 typedef struct release_score {
-    release_kind kinds[128]; /* BF16 outputs by "op.part" */
+    release_kind kinds[128]; /* BF16 outputs by "op.part", and codes of fused quantisers */
     int n_kinds;
     int64_t outputs, failures; /* tensors compared; complaints */
     char first[256];           /* the first complaint */
@@ -65,6 +66,12 @@ void release_compare_f32(release_score *score, const char *name, const float *wa
 /* near NULL: no marks. */
 void release_compare_codes(release_score *score, const char *name, const uint8_t *want,
                            const uint8_t *got, const uint8_t *near, int64_t n);
+/* Codes whose quantiser is fused with what makes its input, of which a value may be one BF16 step
+ * off: `share` of a kind equal, the rest one code off. sign: the bit of a code that is its sign, 0
+ * where there is none. */
+void release_compare_fused(release_score *score, const char *name, const char *kind,
+                           const uint8_t *want, const uint8_t *got, int sign, double share,
+                           int64_t n);
 void release_compare_ints(release_score *score, const char *name, const int32_t *want,
                           const int32_t *got, int64_t n);
 /* Adds the complaints about pooled shares; returns all complaints. */
