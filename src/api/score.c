@@ -64,8 +64,16 @@ static di_status report_logprobs(score *s, size_t first, int32_t n, di_error *er
     int64_t count = 0;
     if (first == 0) s->logprobs[count++] = NAN;
     for (int32_t i = 0; i < n && first + (size_t)i + 1 < s->n; i++) {
-        s->logprobs[count++] = log_softmax_at(s->logits + (int64_t)i * s->vocab, s->vocab,
-                                              s->ids[first + (size_t)i + 1]);
+        size_t position = first + (size_t)i + 1;
+        float logprob =
+            log_softmax_at(s->logits + (int64_t)i * s->vocab, s->vocab, s->ids[position]);
+        if (!isfinite(logprob)) {
+            return di_fail(error, DI_ERR_INVALID,
+                           "token %zu cannot be scored: the logits before it are not finite "
+                           "numbers; the weights may be damaged",
+                           position);
+        }
+        s->logprobs[count++] = logprob;
     }
     if (count == 0) return DI_OK;
     int64_t position = first == 0 ? 0 : (int64_t)first + 1;

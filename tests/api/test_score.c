@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "api/api_internal.h"
+#include "support/temp.h"
 
 #define TINY DI_SOURCE_DIR "/tests/data/golden/tiny-a/model"
 enum { N = 45, CHUNK = 16, MAX_VOCAB = 384 };
@@ -164,6 +165,54 @@ static void test_sink_can_stop(void **state) {
     free(s);
 }
 
+/* ---- Damage ---- */
+
+/* A NaN as the first value of the last norm: no logit is a number then. */
+static void damage(const char *path) {
+    size_t size;
+    char *bytes = temp_read(path, &size);
+    uint64_t header, begin;
+    memcpy(&header, bytes, 8);
+    const char *entry = strstr(bytes + 8, "\"norm.weight\":");
+    assert_non_null(entry);
+    const char *offsets = strstr(entry, "\"data_offsets\":[");
+    if (!offsets) offsets = strstr(entry, "\"data_offsets\": [");
+    assert_non_null(offsets);
+    begin = strtoull(strchr(offsets, '[') + 1, NULL, 10);
+    memset(bytes + 8 + header + begin, 0xFF, 4);
+    temp_write(path, bytes, size);
+    free(bytes);
+}
+
+static void test_damaged_weights(void **state) {
+    (void)state;
+    char *directory = temp_dir_create();
+    temp_copy_dir(TINY, directory);
+    char *path = temp_printf("%s/model.safetensors", directory);
+    damage(path);
+    di_engine_options options = di_engine_options_defaults();
+    options.backend = "ref";
+    options.context = 64;
+    di_engine *engine;
+    di_sequence *sequence;
+    static const int32_t ids[] = {0, 5, 6};
+    assert_int_equal(di_engine_open(directory, &options, &engine, &error), DI_OK);
+    assert_int_equal(di_sequence_create(engine, &sequence, &error), DI_OK);
+    seen *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    di_score_sink sink = {s, on_logprobs, NULL, NULL};
+    assert_int_equal(di_sequence_score(sequence, ids, 3, &sink, &error), DI_ERR_INVALID);
+    assert_string_equal(error.message,
+                        "token 1 cannot be scored: the logits before it are not finite numbers; "
+                        "the weights may be damaged");
+    assert_int_equal(s->next_logprob, 0);
+    free(s);
+    di_sequence_destroy(sequence);
+    di_engine_close(engine);
+    free(path);
+    temp_dir_destroy(directory);
+}
+
 /* ---- Memory ---- */
 
 static di_engine *open_with_memory(uint64_t memory) {
@@ -253,6 +302,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agrees_with_sampling),
         cmocka_unit_test(test_sink_can_stop),
+        cmocka_unit_test(test_damaged_weights),
         cmocka_unit_test(test_memory_bounds_the_buffers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
