@@ -80,8 +80,9 @@ void di_tokenizer_destroy(di_tokenizer *tokenizer);
 /* Highest id + 1; ids without a token are possible below it. */
 int32_t di_tokenizer_size(const di_tokenizer *tokenizer);
 
-/* Appends the ids of `text`. With match_added, added tokens spelled out in it (longest first)
- * become their ids, as in prompts that are rendered already; without it all text is ordinary. */
+/* Appends the ids of `text`; nothing when it fails. With match_added, added tokens spelled out in
+ * it (longest first) become their ids, as in prompts that are rendered already; without it all text
+ * is ordinary. */
 di_status di_tokenizer_encode(const di_tokenizer *tokenizer, const char *text, size_t size,
                               bool match_added, di_ids *out, di_error *error);
 
@@ -101,17 +102,19 @@ int32_t di_tokenizer_added_id(const di_tokenizer *tokenizer, const char *content
 /* ---- Conversations ---- */
 
 typedef struct di_prompt_options {
-    bool thinking;      /* the model thinks before it answers; default true */
-    const char *effort; /* low, high, max, 1..100, none (thinking off); default "high" */
+    bool thinking; /* the model thinks before it answers; default true */
+    /* none (thinking off), minimal and low (50), medium, high and xhigh (75), max and ultra (100),
+     * or 1..100; default "high" */
+    const char *effort;
     bool drop_thinking; /* leave out the thoughts before the last user turn; default true */
 } di_prompt_options;
 
 di_prompt_options di_prompt_options_defaults(void);
 
-/* Appends the prompt of a conversation to *ids, ready for the model's answer. `messages` is a JSON
- * array as the OpenAI dialect writes it: [{"role": "user", "content": "Hi"}]; `tools` a JSON array
- * of tool objects, or NULL. Text in messages never becomes a marker. *thinking (may be NULL): the
- * answer begins with a thought, for di_reader_create. */
+/* Appends the prompt of a conversation to *ids, ready for the model's answer; nothing when it
+ * fails. `messages` is a JSON array as the OpenAI dialect writes it: [{"role": "user", "content":
+ * "Hi"}]; `tools` a JSON array of tool objects, or NULL. Text in messages never becomes a marker.
+ * *thinking (may be NULL): the answer begins with a thought, for di_reader_create. */
 di_status di_prompt_from_messages(const di_tokenizer *tokenizer, const char *messages,
                                   const char *tools, const di_prompt_options *options, di_ids *ids,
                                   bool *thinking, di_error *error);

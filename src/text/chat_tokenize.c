@@ -22,13 +22,16 @@ static di_status add_marker(const di_chat_piece *piece, const di_tokenizer *toke
 
 di_status di_chat_tokenize(const di_chat_prompt *prompt, const di_tokenizer *tokenizer, di_ids *out,
                            di_error *error) {
-    for (size_t i = 0; i < prompt->n_pieces; i++) {
+    size_t before = out->size;
+    di_status status = DI_OK;
+    for (size_t i = 0; i < prompt->n_pieces && status == DI_OK; i++) {
         const di_chat_piece *piece = &prompt->pieces[i];
         if (piece->is_marker) {
-            DI_TRY(add_marker(piece, tokenizer, out, error));
+            status = add_marker(piece, tokenizer, out, error);
         } else {
-            DI_TRY(di_tokenizer_encode(tokenizer, piece->text, piece->size, false, out, error));
+            status = di_tokenizer_encode(tokenizer, piece->text, piece->size, false, out, error);
         }
     }
-    return DI_OK;
+    if (status != DI_OK) out->size = before;
+    return status;
 }

@@ -78,7 +78,10 @@ static di_status encode_from(const di_tokenizer *t, int set, const char *text, s
 
 di_status di_tokenizer_encode(const di_tokenizer *t, const char *text, size_t size,
                               bool match_added, di_ids *out, di_error *error) {
-    return encode_from(t, match_added ? 0 : 2, text, size, out, error);
+    size_t before = out->size;
+    di_status status = encode_from(t, match_added ? 0 : 2, text, size, out, error);
+    if (status != DI_OK) out->size = before;
+    return status;
 }
 
 int32_t di_tokenizer_size(const di_tokenizer *t) { return t->size; }

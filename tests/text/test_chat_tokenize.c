@@ -132,6 +132,8 @@ static void missing_marker(void **state) {
     const di_json *list;
     di_chat_prompt prompt;
     di_ids ids = {0};
+    static const int32_t before = 77;
+    assert_int_equal(di_ids_append(&ids, &before, 1, &error), DI_OK);
     static const char messages[] = "[{\"role\":\"latest_reminder\",\"content\":\"x\"}]";
     assert_int_equal(di_json_parse(messages, strlen(messages), "m", &arena, &list, &error), DI_OK);
     encode(list, false, &arena, &prompt);
@@ -139,6 +141,8 @@ static void missing_marker(void **state) {
     assert_string_equal(error.message,
                         "the tokenizer has no token <｜latest_reminder｜>, which the "
                         "chat format needs");
+    assert_int_equal(ids.size, 1); /* nothing of a prompt that failed */
+    assert_int_equal(ids.data[0], 77);
     di_ids_free(&ids);
     di_arena_free(&arena);
     di_tokenizer_destroy(other);
