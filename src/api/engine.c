@@ -33,6 +33,10 @@ static di_status check_range(const char *name, int64_t value, int64_t min, int64
 }
 
 static di_status check_options(const di_engine_options *o, di_error *error) {
+    if (!o->backend || !o->numerics) {
+        return di_fail(error, DI_ERR_USAGE, "%s is NULL; begin with di_engine_options_defaults()",
+                       o->backend ? "numerics" : "backend");
+    }
     DI_TRY(check_range("n_threads", o->n_threads, 0, MAX_THREADS, error));
     DI_TRY(check_range("context", o->context, 0, INT32_MAX, error));
     DI_TRY(check_range("n_sequences", o->n_sequences, 1, MAX_SEQUENCES, error));

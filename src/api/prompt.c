@@ -13,6 +13,10 @@ di_prompt_options di_prompt_options_defaults(void) {
 
 static di_status chat_options(const di_prompt_options *options, di_chat_options *out,
                               di_error *error) {
+    if (!options->effort) {
+        return di_fail(error, DI_ERR_USAGE,
+                       "effort is NULL; begin with di_prompt_options_defaults()");
+    }
     *out = di_chat_options_defaults();
     out->drop_thinking = options->drop_thinking;
     DI_TRY(di_chat_effort(options->effort, out, error));

@@ -45,6 +45,9 @@ di_status di_sampling_check(const di_sampling *s, int32_t vocab_size, di_error *
     DI_TRY(check("presence_penalty", (double)s->presence_penalty, -100, 100, error));
     DI_TRY(check("frequency_penalty", (double)s->frequency_penalty, -100, 100, error));
     DI_TRY(check("n_biases", s->n_biases, 0, MAX_BIASES, error));
+    if (s->n_biases > 0 && !s->biases) {
+        return di_fail(error, DI_ERR_USAGE, "biases is NULL, but n_biases is %d", s->n_biases);
+    }
     for (int32_t i = 0; i < s->n_biases; i++) {
         int32_t token = s->biases[i].token;
         if (token < 0 || token >= vocab_size) {
@@ -75,7 +78,10 @@ static di_status read_values(const di_json *file, const char *path, di_sampling 
     DI_TRY(read_number(file, path, "top_k", &top_k, error));
     DI_TRY(read_number(file, path, "repetition_penalty", &repetition, error));
     bool sampled = true;
-    di_json_bool(di_json_get(file, "do_sample"), &sampled);
+    const di_json *do_sample = di_json_get(file, "do_sample");
+    if (do_sample && do_sample->type != DI_JSON_NULL && !di_json_bool(do_sample, &sampled)) {
+        return di_fail(error, DI_ERR_INVALID, "do_sample is neither true nor false");
+    }
     DI_TRY(check("top_k", top_k, 0, INT32_MAX, error));
     s->temperature = sampled ? (float)temperature : 0.0f;
     s->top_p = (float)top_p;

@@ -37,6 +37,12 @@ static void test_options(void **state) {
     o.numerics = "exact";
     refuses(TINY, &o, DI_ERR_USAGE, "numerics 'exact' is unknown; there are float and release");
     o = di_engine_options_defaults();
+    o.backend = NULL;
+    refuses(TINY, &o, DI_ERR_USAGE, "backend is NULL; begin with di_engine_options_defaults()");
+    o = di_engine_options_defaults();
+    o.numerics = NULL;
+    refuses(TINY, &o, DI_ERR_USAGE, "numerics is NULL; begin with di_engine_options_defaults()");
+    o = di_engine_options_defaults();
     o.n_threads = -1;
     refuses(TINY, &o, DI_ERR_USAGE, "n_threads: -1 is out of range, 0 to 1024 are accepted");
     o = di_engine_options_defaults();
@@ -219,6 +225,10 @@ static void test_prompts(void **state) {
     options.effort = "101";
     assert_int_equal(di_prompt_from_messages(tokenizer, hi, NULL, &options, &ids, NULL, &error),
                      DI_ERR_USAGE);
+    options.effort = NULL;
+    assert_int_equal(di_prompt_from_messages(tokenizer, hi, NULL, &options, &ids, NULL, &error),
+                     DI_ERR_USAGE);
+    assert_string_equal(error.message, "effort is NULL; begin with di_prompt_options_defaults()");
     options = di_prompt_options_defaults();
     assert_int_equal(di_prompt_from_messages(tokenizer, "[{]", NULL, &options, &ids, NULL, &error),
                      DI_ERR_INVALID);

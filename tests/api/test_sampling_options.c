@@ -79,6 +79,9 @@ static void test_checks(void **state) {
     assert_string_equal(error.message, "logit bias: there is no token 100, ids are 0 to 99");
     bias = (di_token_bias){99, NAN};
     assert_int_equal(di_sampling_check(&s, 100, &error), DI_ERR_USAGE);
+    s.biases = NULL;
+    assert_int_equal(di_sampling_check(&s, 100, &error), DI_ERR_USAGE);
+    assert_string_equal(error.message, "biases is NULL, but n_biases is 1");
 }
 
 static void test_generation_config(void **state) {
@@ -97,6 +100,9 @@ static void test_generation_config(void **state) {
         {"{\"temperature\": 0.6, \"top_p\": 1, \"top_k\": 20, \"repetition_penalty\": 1.1}", DI_OK,
          0.6f, 1, 1.1f, 20, ""},
         {"{\"do_sample\": false, \"temperature\": 0.6}", DI_OK, 0, 0.95f, 1, 0, ""},
+        {"{\"do_sample\": null}", DI_OK, 1, 0.95f, 1, 0, ""},
+        {"{\"do_sample\": \"no\"}", DI_ERR_INVALID, 0, 0, 0, 0,
+         "do_sample is neither true nor false"},
         {"{\"temperature\": null}", DI_OK, 1, 0.95f, 1, 0, ""},
         {"{\"temperature\": \"hot\"}", DI_ERR_INVALID, 0, 0, 0, 0, "temperature is no number"},
         {"{\"temperature\": -2}", DI_ERR_INVALID, 0, 0, 0, 0,
