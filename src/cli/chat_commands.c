@@ -56,7 +56,10 @@ static di_status do_think(di_chat_session *session, const char *argument, di_cha
 static di_status do_effort(di_chat_session *session, const char *argument, di_chat_next *next,
                            di_error *error) {
     (void)next;
-    DI_TRY(need(argument, "/effort low, high, max, none or a number from 1 to 100", error));
+    DI_TRY(need(argument,
+                "/effort none, minimal, low, medium, high, xhigh, max, ultra or a "
+                "number from 1 to 100",
+                error));
     di_prompt_options trial = session->prompt;
     trial.effort = argument;
     di_ids ids = {0};
@@ -197,7 +200,7 @@ static const command commands[] = {
     {"clear", "", "begin a new conversation; the system message stays", do_clear},
     {"system", "TEXT", "set the system message; without TEXT take it away", do_system},
     {"think", "on|off", "let the model think before it answers", do_think},
-    {"effort", "LEVEL", "how thoroughly to think: low, high, max, 1 to 100", do_effort},
+    {"effort", "LEVEL", "how thoroughly to think: low, high, max, 1 to 100, none", do_effort},
     {"set", "NAME VALUE", "change a sampling option, such as temperature", do_set},
     {"save", "FILE", "write the conversation as JSON", do_save},
     {"load", "FILE", "go on with a saved conversation", do_load},

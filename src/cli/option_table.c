@@ -56,8 +56,8 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Let the model think before it answers."},
     [DI_OPT_EFFORT] = {.name = "effort", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
         .value = "LEVEL", .default_value = "high", .verbs = RUN | CHAT,
-        .help = "How thoroughly to think: low, high, max or a number from 1 to 100; none turns "
-                "thinking off."},
+        .help = "How thoroughly to think: minimal or low (50), medium, high or xhigh (75), max or "
+                "ultra (100), or a number from 1 to 100; none turns thinking off."},
     [DI_OPT_RAW] = {.name = "raw", .type = DI_TYPE_FLAG, .group = DI_GROUP_PROMPT, .verbs = RUN,
         .help = "The prompt is rendered already: no chat template, only the begin token is put "
                 "first if it is missing. The output is printed as it comes."},
