@@ -148,10 +148,12 @@ typedef struct di_option {
     const char *default_value; /* as it would be written ("yes"/"no" for SWITCH); NULL: none */
     const char *default_note;  /* what happens without it, where there is no default_value */
     uint32_t verbs;            /* bits: DI_VERB_BIT(id) of the verbs that take it */
-    const char *help;          /* a sentence or two with full stop */
+    uint64_t conflicts; /* bits: DI_OPTION_BIT(id) of those that would mean nothing with it */
+    const char *help;   /* a sentence or two with full stop */
 } di_option;
 
 #define DI_VERB_BIT(id) (1u << (unsigned)(id))
+#define DI_OPTION_BIT(id) (UINT64_C(1) << (unsigned)(id))
 
 extern const di_option di_options[DI_N_OPTIONS];
 
@@ -176,8 +178,8 @@ struct di_args {
 };
 
 /* Parses what follows the verb; argv strings must outlive *out. Whatever is wrong is DI_ERR_USAGE
- * with a message that names the option, what was found and what is accepted. With --help, nothing
- * but unknown options is complained about. di_args_free also after a failure. */
+ * with a message that names the option, what was found and what is accepted. With --help, missing
+ * arguments and contradictions are fine. di_args_free also after a failure. */
 di_status di_args_parse(const di_verb *verb, int argc, char *const *argv, di_args *out,
                         di_error *error);
 void di_args_free(di_args *args);
@@ -187,6 +189,8 @@ void di_args_free(di_args *args);
 di_status di_option_read(const di_option *option, const char *what, const char *text, di_value *out,
                          di_error *error);
 
+bool di_option_is_taken(const di_verb *verb, const di_option *option);
+bool di_option_has_value(const di_option *option); /* not so for FLAG and SWITCH */
 /* The option of that name that the verb takes, or NULL. */
 const di_option *di_option_find(const di_verb *verb, const char *name);
 /* "a whole number from 1 to 1024", "one of cpu, ref": what a value of this option looks like. */

@@ -3,14 +3,6 @@
 
 #include "cli/cli.h"
 
-static bool takes(const di_verb *verb, const di_option *option) {
-    return (option->verbs & DI_VERB_BIT(verb->id)) != 0;
-}
-
-static bool has_value(const di_option *option) {
-    return option->type != DI_TYPE_FLAG && option->type != DI_TYPE_SWITCH;
-}
-
 /* `text` with every c in `special` behind `escape`. */
 static void quoted(di_buffer *out, const char *text, const char *special, const char *escape) {
     for (; *text; text++) {
@@ -49,7 +41,7 @@ static void words(di_buffer *out, const char *choices) {
 static void option_names(di_buffer *out, const di_verb *verb) {
     for (int i = 0; i < DI_N_OPTIONS; i++) {
         const di_option *option = &di_options[i];
-        if (!takes(verb, option)) continue;
+        if (!di_option_is_taken(verb, option)) continue;
         di_buffer_printf(out, " --%s", option->name);
         if (option->type == DI_TYPE_SWITCH) di_buffer_printf(out, " --no-%s", option->name);
     }
@@ -74,7 +66,7 @@ static void bash(di_buffer *out) {
                         "    case $before in\n");
     for (int i = 0; i < DI_N_OPTIONS; i++) {
         const di_option *option = &di_options[i];
-        if (!has_value(option)) continue;
+        if (!di_option_has_value(option)) continue;
         di_buffer_printf(out, "    --%s) ", option->name);
         if (option->type == DI_TYPE_CHOICE) {
             di_buffer_puts(out, "COMPREPLY=($(compgen -W \"");
@@ -107,12 +99,12 @@ static void bash(di_buffer *out) {
 /* One argument of _arguments, in single quotes: '--name=[help]:VALUE:action'. */
 static void zsh_option(di_buffer *out, const di_option *option, const char *prefix) {
     di_buffer_printf(out, " \\\n            '%s--%s%s%s[", option->type == DI_TYPE_LIST ? "*" : "",
-                     prefix, option->name, has_value(option) ? "=" : "");
+                     prefix, option->name, di_option_has_value(option) ? "=" : "");
     di_buffer text = sentence(option);
     zsh_quoted(out, text.data ? text.data : "", "[]:");
     di_buffer_free(&text);
     di_buffer_putc(out, ']');
-    if (has_value(option)) {
+    if (di_option_has_value(option)) {
         di_buffer_printf(out, ":%s:", option->value);
         if (option->type == DI_TYPE_CHOICE) {
             di_buffer_putc(out, '(');
@@ -145,7 +137,7 @@ static void zsh(di_buffer *out) {
         const di_verb *verb = &di_verbs[i];
         di_buffer_printf(out, "    %s)\n        _arguments", verb->name);
         for (int j = 0; j < DI_N_OPTIONS; j++) {
-            if (!takes(verb, &di_options[j])) continue;
+            if (!di_option_is_taken(verb, &di_options[j])) continue;
             zsh_option(out, &di_options[j], "");
             if (di_options[j].type == DI_TYPE_SWITCH) zsh_option(out, &di_options[j], "no-");
         }
@@ -173,7 +165,7 @@ static void fish_option(di_buffer *out, const di_verb *verb, const di_option *op
         di_buffer_putc(out, '\'');
     } else if (option->type == DI_TYPE_FILE || option->type == DI_TYPE_DIR) {
         di_buffer_puts(out, " -r -F");
-    } else if (has_value(option)) {
+    } else if (di_option_has_value(option)) {
         di_buffer_puts(out, " -x");
     }
     di_buffer_puts(out, " -d '");
@@ -193,7 +185,7 @@ static void fish(di_buffer *out) {
         quoted(out, verb->summary, "'\\", "\\");
         di_buffer_puts(out, "'\n");
         for (int j = 0; j < DI_N_OPTIONS; j++) {
-            if (!takes(verb, &di_options[j])) continue;
+            if (!di_option_is_taken(verb, &di_options[j])) continue;
             fish_option(out, verb, &di_options[j], "");
             if (di_options[j].type == DI_TYPE_SWITCH) {
                 fish_option(out, verb, &di_options[j], "no-");

@@ -178,13 +178,13 @@ di_status di_option_read(const di_option *option, const char *what, const char *
 
 /* ---- Finding ---- */
 
-static bool takes(const di_verb *verb, const di_option *option) {
+bool di_option_is_taken(const di_verb *verb, const di_option *option) {
     return (option->verbs & DI_VERB_BIT(verb->id)) != 0;
 }
 
 const di_option *di_option_find(const di_verb *verb, const char *name) {
     for (int i = 0; i < DI_N_OPTIONS; i++) {
-        if (takes(verb, &di_options[i]) && strcmp(di_options[i].name, name) == 0) {
+        if (di_option_is_taken(verb, &di_options[i]) && strcmp(di_options[i].name, name) == 0) {
             return &di_options[i];
         }
     }
@@ -215,7 +215,7 @@ static const char *nearest(const di_verb *verb, const char *name) {
     int best_distance = 4;
     if (strlen(name) >= MAX_NAME) return NULL;
     for (int i = 0; i < DI_N_OPTIONS; i++) {
-        if (!takes(verb, &di_options[i])) continue;
+        if (!di_option_is_taken(verb, &di_options[i])) continue;
         int d = distance(name, di_options[i].name);
         if (d < best_distance && d < (int)strlen(name)) {
             best_distance = d;
@@ -253,7 +253,7 @@ typedef struct di_parse {
     di_args *args;
 } di_parse;
 
-static bool has_value(const di_option *option) {
+bool di_option_has_value(const di_option *option) {
     return option->type != DI_TYPE_FLAG && option->type != DI_TYPE_SWITCH;
 }
 
@@ -270,7 +270,7 @@ static di_status add_item(di_parse *parse, di_value *value, const char *text, di
 static di_status set_option(di_parse *parse, const di_option *option, const char *inline_value,
                             di_error *error) {
     di_value *value = &parse->args->values[option - di_options];
-    if (!has_value(option)) {
+    if (!di_option_has_value(option)) {
         if (inline_value) {
             return di_fail(error, DI_ERR_USAGE, "--%s takes no value", option->name);
         }
@@ -320,7 +320,7 @@ static di_status parse_long(di_parse *parse, const char *given, di_error *error)
 static di_status parse_letter(di_parse *parse, const char *given, di_error *error) {
     for (int i = 0; i < DI_N_OPTIONS && given[2] == '\0'; i++) {
         const di_option *option = &di_options[i];
-        if (takes(parse->verb, option) && option->letter == given[1]) {
+        if (di_option_is_taken(parse->verb, option) && option->letter == given[1]) {
             return set_option(parse, option, NULL, error);
         }
     }
@@ -338,6 +338,17 @@ static di_status check_positional(const di_args *args, di_error *error) {
                        "unexpected argument '%.60s' (text of several words needs quotes); usage: "
                        "deepinfer %s %s",
                        args->positional[verb->max_args], verb->name, verb->arguments);
+    }
+    return DI_OK;
+}
+
+static di_status check_conflicts(const di_args *args, di_error *error) {
+    for (int i = 0; i < DI_N_OPTIONS; i++) {
+        for (int j = 0; args->values[i].given && j < DI_N_OPTIONS; j++) {
+            if (!args->values[j].given || !(di_options[i].conflicts & DI_OPTION_BIT(j))) continue;
+            return di_fail(error, DI_ERR_USAGE, "--%s means nothing with --%s; leave out one",
+                           di_options[j].name, di_options[i].name);
+        }
     }
     return DI_OK;
 }
@@ -373,7 +384,8 @@ di_status di_args_parse(const di_verb *verb, int argc, char *const *argv, di_arg
         }
     }
     if (out->values[DI_OPT_HELP].flag) return DI_OK;
-    return check_positional(out, error);
+    DI_TRY(check_positional(out, error));
+    return check_conflicts(out, error);
 }
 
 void di_args_free(di_args *args) {
@@ -385,7 +397,7 @@ void di_args_free(di_args *args) {
 /* ---- Looking up ---- */
 
 static const di_value *value_of(const di_args *args, di_option_id id) {
-    assert(takes(args->verb, &di_options[id]));
+    assert(di_option_is_taken(args->verb, &di_options[id]));
     return &args->values[id];
 }
 

@@ -59,6 +59,8 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "How thoroughly to think: minimal or low (50), medium, high or xhigh (75), max or "
                 "ultra (100), or a number from 1 to 100; none turns thinking off."},
     [DI_OPT_RAW] = {.name = "raw", .type = DI_TYPE_FLAG, .group = DI_GROUP_PROMPT, .verbs = RUN,
+        .conflicts = DI_OPTION_BIT(DI_OPT_SYSTEM) | DI_OPTION_BIT(DI_OPT_THINKING) |
+                     DI_OPTION_BIT(DI_OPT_EFFORT),
         .help = "The prompt is rendered already: no chat template, only the begin token is put "
                 "first if it is missing. The output is printed as it comes."},
     [DI_OPT_MATCH_ADDED] = {.name = "match-added", .type = DI_TYPE_SWITCH,
@@ -112,6 +114,7 @@ const di_option di_options[DI_N_OPTIONS] = {
 
     [DI_OPT_IDS] = {.name = "ids", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
         .value = "FILE", .default_note = "the text is an argument", .verbs = SCORE,
+        .conflicts = DI_OPTION_BIT(DI_OPT_MATCH_ADDED),
         .help = "Score the token ids in FILE, separated by white space, as they are: no begin "
                 "token is added. - reads stdin."},
     [DI_OPT_LOGITS] = {.name = "logits", .type = DI_TYPE_FILE, .group = DI_GROUP_OUTPUT,
@@ -122,10 +125,11 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Write the residual streams after each layer: float32 [layers, positions, "
                 "streams, hidden]."},
     [DI_OPT_DECODE] = {.name = "decode", .type = DI_TYPE_FLAG, .group = DI_GROUP_PROMPT,
-        .verbs = TOKENIZE,
+        .verbs = TOKENIZE, .conflicts = DI_OPTION_BIT(DI_OPT_MATCH_ADDED),
         .help = "The other way round: the argument holds token ids, separated by white space or "
                 "commas, and their text is printed."},
     [DI_OPT_MAN] = {.name = "man", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT, .verbs = HELP,
+        .conflicts = DI_OPTION_BIT(DI_OPT_COMPLETION),
         .help = "Print the manual page as roff, for man -l."},
     [DI_OPT_COMPLETION] = {.name = "completion", .type = DI_TYPE_CHOICE, .group = DI_GROUP_OUTPUT,
         .value = "SHELL", .choices = "bash|zsh|fish", .default_note = "none", .verbs = HELP,

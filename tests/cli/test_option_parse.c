@@ -38,11 +38,16 @@ static void test_rows_are_complete(void **state) {
         assert_int_not_equal(o->verbs, 0);
         assert_non_null(o->help);
         assert_int_equal(o->help[strlen(o->help) - 1], '.');
-        assert_true(has_value(o) == (o->value != NULL));
+        assert_true(di_option_has_value(o) == (o->value != NULL));
         assert_true((o->type == DI_TYPE_CHOICE) == (o->choices != NULL));
         assert_true(is_number(o) == (o->min < o->max));
-        if (has_value(o)) assert_true(o->default_value || o->default_note);
+        if (di_option_has_value(o)) assert_true(o->default_value || o->default_note);
         if (o->type == DI_TYPE_SWITCH) assert_non_null(o->default_value);
+        for (int j = 0; j < DI_N_OPTIONS;
+             j++) { /* no contradiction without a verb that takes both */
+            if (!(o->conflicts & DI_OPTION_BIT(j))) continue;
+            assert_true(j != i && (o->verbs & di_options[j].verbs) != 0);
+        }
     }
 }
 
@@ -262,6 +267,14 @@ static const refusal refusals[] = {
     {&run_verb,
      {"-q", "--json", "--raw"},
      "an argument is missing; usage: deepinfer run MODEL [PROMPT]"},
+    {&run_verb, {"m", "--system=x", "--raw"}, "--system means nothing with --raw; leave out one"},
+    {&run_verb, {"m", "--raw", "--effort=3"}, "--effort means nothing with --raw; leave out one"},
+    {&run_verb,
+     {"m", "--raw", "--no-thinking"},
+     "--thinking means nothing with --raw; leave out one"},
+    {&help_verb,
+     {"a", "--completion=zsh", "--man"},
+     "--completion means nothing with --man; leave out one"},
     {&help_verb,
      {"a", "--completion", "tcsh"},
      "--completion: 'tcsh' is not one of bash, zsh, fish"},

@@ -19,6 +19,7 @@
 
 /* Greedy, so that nothing but the model decides. */
 #define RUN "run models/demo --no-thinking --temperature 0 --context 512 "
+#define RAW "run models/demo --raw --temperature 0 --context 512 "
 
 static void answers(const char *command, const char *input, const char *want) {
     const program_result *r = program_run(command, input);
@@ -43,14 +44,11 @@ static void test_answers(void **state) {
 
 static void test_raw_prompts(void **state) {
     (void)state;
-    answers(RUN "-q --raw '<｜User｜>What is 12 + 13?<｜Assistant｜></think>'", NULL,
-            "12 + 13 = 25\n");
-    answers(RUN
-            "-q --raw '<｜begin▁of▁sentence｜><｜User｜>What is 12 + 13?<｜Assistant｜></think>'",
+    answers(RAW "-q '<｜User｜>What is 12 + 13?<｜Assistant｜></think>'", NULL, "12 + 13 = 25\n");
+    answers(RAW "-q '<｜begin▁of▁sentence｜><｜User｜>What is 12 + 13?<｜Assistant｜></think>'",
             NULL, "12 + 13 = 25\n");
     const program_result *r =
-        program_run(RUN "-q --raw --max-tokens 3 --show-prompt --no-match-added '<｜User｜>'",
-                    NULL);
+        program_run(RAW "-q --max-tokens 3 --show-prompt --no-match-added '<｜User｜>'", NULL);
     assert_int_equal(r->code, 0);
     assert_string_equal(r->error, "<｜begin▁of▁sentence｜><｜User｜>\n");
 }
@@ -82,7 +80,7 @@ static void test_speeds_on_stderr(void **state) {
                &n_prompt, &prompt_s, &prompt_speed, &n_answer, &answer_s, &answer_speed),
         6);
     assert_int_equal(n_prompt, 14);
-    assert_int_equal(n_answer, 11);
+    assert_int_equal(n_answer, 10); /* as "usage" says: the end token is no part of the answer */
     assert_true(answer_speed > 0);
 }
 

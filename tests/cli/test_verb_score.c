@@ -198,6 +198,8 @@ static void test_refusals(void **state) {
                     "score: /dev/null holds no token ids");
     program_refuses("score models/demo --ids - text", NULL, 2,
                     "score: give either a text or --ids, not both");
+    program_refuses("score models/demo --ids - --no-match-added", NULL, 2,
+                    "score: --match-added means nothing with --ids; leave out one");
     program_refuses("score models/demo --ids -", "1 2\n3 x4", 1,
                     "score: stdin: line 2: 'x4' is no token id");
     program_refuses("score models/demo --ids -", "1 -2", 1,

@@ -60,6 +60,8 @@ static void test_round_trip(void **state) {
 
 static void test_refusals(void **state) {
     (void)state;
+    program_refuses("tokenize models/demo --decode --match-added 5", NULL, 2,
+                    "tokenize: --match-added means nothing with --decode; leave out one");
     program_refuses("tokenize models/demo --decode '1 two'", NULL, 1,
                     "tokenize: ids: line 1: 'two' is no token id");
     program_refuses("tokenize models/absent a", NULL, 1,
