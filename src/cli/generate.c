@@ -232,7 +232,7 @@ void di_answer_print_speed(const di_answer *answer) {
             per_second(n_read, answer->prompt_s));
     if (answer->n_reused > 0) fprintf(stderr, ", %zu kept", answer->n_reused);
     fprintf(stderr, "; answer: %zu tokens in %.2f s (%.1f tokens/s); seed %" PRIu64 "\n",
-            answer->n_steps, answer->answer_s, per_second(decoded(answer), answer->answer_s),
+            answer->ids.size, answer->answer_s, per_second(decoded(answer), answer->answer_s),
             answer->seed);
 }
 
