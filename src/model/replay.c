@@ -61,10 +61,9 @@ di_status di_context_cut(di_context *context, int32_t slot, int64_t from, di_err
                        "a cut at %" PRId64 " in slot %d, which has %" PRId64 " tokens already",
                        from, slot, context->length[slot]);
     }
-    int64_t upper = context->floor_upper[slot];
     context->cut_from[slot] = from;
-    di_context_put_floors(context, slot, context->floor_lower[slot], from > upper ? from : upper,
-                          context->closed[slot]);
+    /* Also below an earlier cut that no row has reached yet: a snapshot may bring one. */
+    di_context_put_floors(context, slot, context->floor_lower[slot], from, context->closed[slot]);
     return DI_OK;
 }
 

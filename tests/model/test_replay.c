@@ -221,6 +221,29 @@ static void test_pages(void **state) {
     check_same_pages("tiny-b", TEST_REF);
 }
 
+/* A cut may be moved as long as no row has come so far, forth and back. */
+static void test_moved_cut(void **state) {
+    (void)state;
+    test_model m;
+    di_error error;
+    int32_t ids[120];
+    for (int32_t i = 0; i < 120; i++) ids[i] = i * 29 % 320;
+    open_model(&m, "tiny-b", TEST_CPU);
+    assert_int_equal(di_context_cut(m.context, 0, 60, &error), DI_OK);
+    float *want = feed(&m, 0, ids, 0, 120, 60, 40);
+    const int64_t first_cuts[] = {50, 100};
+    for (int32_t slot = 1; slot < 3; slot++) {
+        assert_int_equal(di_context_cut(m.context, slot, first_cuts[slot - 1], &error), DI_OK);
+        free(feed(&m, slot, ids, 0, 45, 45, 40));
+        assert_int_equal(di_context_cut(m.context, slot, 60, &error), DI_OK);
+        float *got = feed(&m, slot, ids, 45, 120, 60, 40);
+        assert_memory_equal(got, want, 60 * (size_t)m.config->vocab_size * sizeof *got);
+        free(got);
+    }
+    free(want);
+    test_model_close(&m);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     test_model m;
@@ -241,9 +264,8 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_twins),
-        cmocka_unit_test(test_fast),
-        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_twins),    cmocka_unit_test(test_fast),
+        cmocka_unit_test(test_pages),    cmocka_unit_test(test_moved_cut),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
