@@ -1,8 +1,8 @@
 /* Sequences come into slots and leave them: admission with its hits, forks, pre-emption.
  *
- * A sequence is admitted when the pages of all tokens it has are to be had and, while others run,
- * one page more for each of them. What its answer needs beyond is taken as it grows, and when there
- * is none left the last by rank must wait again (core_schedule.c).
+ * A sequence is admitted when the pages of all tokens it has are to be had and one page more for
+ * each running sequence that may need it. What its answer needs beyond is taken as it grows, and
+ * when there is none left the last by rank must wait again (core_schedule.c).
  */
 #include "engine/core_internal.h"
 
@@ -77,13 +77,24 @@ static hits find_hits(di_core *core, const core__sequence *s, const di_kv_prompt
     return (hits){(int32_t)(snapshot->length / DI_PAGE_TOKENS), snapshot->length, snapshot};
 }
 
+/* Pages that are left to running sequences: one for each whose answer may need another. */
+static int32_t headroom(const di_core *core) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < core->options.max_batch; i++) {
+        const core__sequence *s = core->slots[i].sequence;
+        const di_kv_sequence *pages = &core->slots[i].pages;
+        n += s && core__pages_for(s->max_ids - 1) > pages->n_pages + pages->n_reserved;
+    }
+    return n;
+}
+
 /* Takes the pages; false when they are not to be had now. */
 static bool take_pages(di_core *core, core__sequence *s, di_kv_sequence *pages,
                        const di_kv_prompt *prompt, int32_t max_hits) {
     int32_t n_total = core__pages_for(s->n_ids);
     di_kv_match match = di_kv_find(core->kv, prompt, max_hits);
     int32_t taken = n_total - match.n_pages + match.n_cached;
-    if (core->n_running > 0 && taken > di_kv_spare(core->kv) - core->n_running) return false;
+    if (taken > di_kv_spare(core->kv) - headroom(core)) return false;
     return di_kv_admit(core->kv, pages, prompt, max_hits, n_total);
 }
 
@@ -185,7 +196,7 @@ static di_status fork_one(di_core *core, const core__sequence *from, core__seque
     di_kv_sequence *source = core__pages(core, from);
     int32_t n_total = core__pages_for(to->n_ids);
     int32_t taken = n_total - source->n_named;
-    *ok = slot && taken <= di_kv_spare(core->kv) - core->n_running &&
+    *ok = slot && taken <= di_kv_spare(core->kv) - headroom(core) &&
           di_kv_fork(core->kv, source, &slot->pages, from->n_done, n_total);
     if (!*ok) return DI_OK;
     take_slot(core, slot, to);
