@@ -4,7 +4,7 @@
  * the size of the pieces it is cut into. What must hold, whatever the bytes:
  *   - cut input and whole input give the same events, neighbours joined;
  *   - events follow the contract: whole characters in valid input, BEGIN before ARGUMENTS before
- * END, arguments of a completed call one JSON object;
+ *     END, arguments of a completed call one JSON object;
  *   - without a completed call nothing but newlines, "</think>" and a final EOS is lost;
  *   - a prompt's pieces are non-empty, no two texts are neighbours.
  * A violation aborts.

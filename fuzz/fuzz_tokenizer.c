@@ -2,8 +2,8 @@
  *
  *   'f'  a whole tokenizer.json
  *   'p'  parts of one, a line each: members of the vocabulary, merges, added tokens (the inside of
- * the braces and brackets, put into tokenizer_template.json); then a text to encode with it else a
- * text to encode with the tokenizer of a golden model
+ *        the braces and brackets, put into tokenizer_template.json); then a text to encode with it
+ *   else a text to encode with the tokenizer of a golden model
  *
  * Whatever is encoded must decode to the same bytes, and the streaming detokeniser must not depend
  * on how they were cut.

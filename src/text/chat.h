@@ -94,8 +94,8 @@ di_status di_chat_parse(const char *text, size_t size, bool thinking, di_arena *
  * - Newlines right before a calls block belong to it, and newlines between it and the end.
  * - Calls: both spellings of the tags (" calls", " invoke", " parameter" and V4's "tool_calls",
  *   "invoke", "parameter"), the block tags may be missing around a call, blanks and newlines
- * between and in tags may be more or fewer than the format's. A value ends only at its own closing
- * tag, so it may hold any other. Behind the block, text is answer again.
+ *   between and in tags may be more or fewer than the format's. A value ends only at its own
+ *   closing tag, so it may hold any other. Behind the block, text is answer again.
  * - Arguments are always a valid JSON object once the call has ended, as long as the input is valid
  *   UTF-8: string values stream, others are held until they are whole, and what is no JSON becomes
  *   a string. The object has the official form: {"key": value, "key": value}.

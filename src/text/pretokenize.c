@@ -2,8 +2,7 @@
  * its own and what lies between matches too:
  *
  *   1. \p{N}{1,3}
- *   2. [一-龥぀-ゟ゠-ヿ]+                              (U+4E00-9FA5, U+3040-309F,
- * U+30A0-30FF)
+ *   2. [一-龥぀-ゟ゠-ヿ]+   (U+4E00-9FA5, U+3040-309F, U+30A0-30FF)
  *   3. the first of these that matches at a position:
  *      a. one ASCII punctuation character, then ASCII letters
  *      b. [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+
