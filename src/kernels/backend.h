@@ -26,6 +26,9 @@ typedef struct di_limits {
     int32_t max_k;                        /* longest K of any product */
 } di_limits;
 
+/* Member by member the larger one. */
+di_limits di_limits_join(const di_limits *a, const di_limits *b);
+
 typedef struct di_backend di_backend;
 
 struct di_backend {
@@ -35,7 +38,11 @@ struct di_backend {
     uint32_t a_bytes, f_bytes; /* sizes of A and F */
     di_stream *stream;         /* the backend's one compute stream */
 
-    /* Bytes of workspace that prepare() will take for these limits; then take it, once. */
+    /* Workspaces. Contexts of one backend share them: after prepare() operations may have these
+     * sizes and all that were prepared before, since each member's largest value counts; nothing
+     * shrinks. Where that needs more memory than was taken, it is taken before the old is given
+     * back, and when there is none (DI_ERR_MEMORY) everything stays as it was. Waits for the
+     * stream. workspace_bytes: what a backend without earlier contexts takes for these limits. */
     uint64_t (*workspace_bytes)(const di_backend *backend, const di_limits *limits);
     di_status (*prepare)(di_backend *backend, const di_limits *limits, di_error *error);
 

@@ -348,9 +348,8 @@ typedef struct di_index_select_args {
  * max(floor, pos - window + 1) .. pos. With block > 0 the rows are drafts (dspark.md 5): every slot
  * has `block` of them, and each sees the last `window` positions before the step and all rows of
  * its slot: max(floor, length - window) .. length + block - 1. Keys = values. Window rows at
- * positions
- * >= length[slot] come from kv_codes of the step, older ones from the ring, slot position %
- * ring_slots. Then inverse RoPE at pos.
+ * positions from length[slot] on come from kv_codes of the step, older ones from the ring, slot
+ * position % ring_slots. Then inverse RoPE at pos.
  * s_n = f(q_h . K_n * f(d^-0.5)); blocks of 64 list slots, running maximum m from -1e30:
  * p_n = exp(s_n - m); o = a(sum_n b(p_n) K_n / (sum_n p_n + exp(sink_h - m))), earlier blocks
  * rescaled by exp(m_old - m_new); b rounds to bf16 in `release` (against the running maximum).

@@ -113,18 +113,91 @@ static void test_prepare(void **state) {
     assert_int_equal(b->prepare(b, &limits, &error), DI_OK);
     limits.max_rows = 256;
     assert_true(b->workspace_bytes(b, &limits) > small);
-    assert_int_equal(b->prepare(b, &limits, &error), DI_OK); /* replaces the first */
+    assert_int_equal(b->prepare(b, &limits, &error), DI_OK); /* grows */
     limits.max_entries = INT64_MAX / 64;
     assert_int_equal(b->prepare(b, &limits, &error), DI_ERR_MEMORY);
     b->destroy(b);
 }
 
+/* Sums of `rows` rows of ones by a matrix of ones: uses all of the workspace that they need. */
+static void run_rows(di_backend *b, int32_t rows) {
+    enum { K = 100, N = 64 };
+    di_error error;
+    di_ptr x, w, out;
+    float ones[K], got[N];
+    uint16_t halves[K];
+    for (int i = 0; i < K; i++) ones[i] = 1, halves[i] = 0x3F80;
+    assert_int_equal(b->alloc(b, (uint64_t)rows * K * b->a_bytes, "x", &x, &error), DI_OK);
+    assert_int_equal(b->alloc(b, N * K * 2, "w", &w, &error), DI_OK);
+    assert_int_equal(b->alloc(b, (uint64_t)rows * N * b->a_bytes, "out", &out, &error), DI_OK);
+    for (uint64_t n = 0; n < N; n++) b->upload(b->stream, di_ptr_at(w, n * K * 2), halves, K * 2);
+    for (uint64_t t = 0; t < (uint64_t)rows; t++) {
+        b->upload(b->stream, di_ptr_at(x, t * K * 4), ones, sizeof ones);
+    }
+    b->ops->linear(b->stream,
+                   &(di_linear_args){rows, 1, false, false, x, {DI_BF16, N, K, w, DI_NONE}, out});
+    b->download(b->stream, got, di_ptr_at(out, (uint64_t)(rows - 1) * N * 4), sizeof got);
+    assert_int_equal(di_backend_sync(b, &error), DI_OK);
+    for (int n = 0; n < N; n++) assert_true(got[n] == K);
+    b->free(b, x);
+    b->free(b, w);
+    b->free(b, out);
+}
+
+/* A second context with other limits leaves the first one's operations what they need, also when it
+ * gets nothing. */
+static void test_prepare_grows(void **state) {
+    (void)state;
+    di_backend *b = open_cpu(DI_NUMERICS_FLOAT);
+    di_error error;
+    di_limits wide = {.max_rows = 500,
+                      .max_out = 2,
+                      .width = 64,
+                      .hc = 1,
+                      .vocab = 10,
+                      .n_heads = 1,
+                      .head_dim = 32,
+                      .max_k = 128,
+                      .max_entries = 10};
+    di_limits deep = wide;
+    deep.max_rows = 1;
+    deep.max_entries = 1000000;
+    assert_int_equal(b->prepare(b, &wide, &error), DI_OK);
+    assert_int_equal(b->prepare(b, &deep, &error), DI_OK);
+    run_rows(b, 500);
+    deep.max_entries = INT64_MAX / 64;
+    assert_int_equal(b->prepare(b, &deep, &error), DI_ERR_MEMORY);
+    run_rows(b, 500);
+    b->destroy(b);
+}
+
+/* Every member by itself, so that none is left out of the join. */
+static void test_join(void **state) {
+    (void)state;
+    enum {
+        MEMBERS = sizeof(di_limits) / sizeof(int32_t), /* as words */
+        GAP = offsetof(di_limits, block_size) / sizeof(int32_t) + 1,
+        END = offsetof(di_limits, max_k) / sizeof(int32_t) + 1
+    };
+    for (int i = 0; i < END; i++) {
+        int32_t words[MEMBERS] = {0}, got[MEMBERS];
+        di_limits none = {0}, one;
+        if (i == GAP && i * sizeof(int32_t) < offsetof(di_limits, max_entries)) continue;
+        words[i] = 7;
+        memcpy(&one, words, sizeof one);
+        for (int swap = 0; swap < 2; swap++) {
+            di_limits both = swap ? di_limits_join(&one, &none) : di_limits_join(&none, &one);
+            memcpy(got, &both, sizeof both);
+            if (got[i] != 7) fail_msg("word %d of di_limits is lost", i);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc),
-        cmocka_unit_test(test_transfers),
-        cmocka_unit_test(test_mapped_weights),
-        cmocka_unit_test(test_prepare),
+        cmocka_unit_test(test_alloc),          cmocka_unit_test(test_transfers),
+        cmocka_unit_test(test_mapped_weights), cmocka_unit_test(test_prepare),
+        cmocka_unit_test(test_prepare_grows),  cmocka_unit_test(test_join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

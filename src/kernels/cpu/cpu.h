@@ -118,12 +118,13 @@ struct cpu_scratch {
     float *acc, *acc2;   /* [max_rows][CPU_TILE_N] */
     float *keys;         /* [CPU_BLOCK][max(head_dim, index_dim) + CPU_KEY_PAD] */
     float *probs;        /* [max(n_heads, index_heads)][CPU_BLOCK] */
+    float *angles;       /* [max(head_dim, index_dim)] cos and sin of one position */
     float *o;            /* [n_heads][head_dim] */
     float *state;        /* [3][n_heads]: top, sum, shrink */
     float *scores;       /* [max_entries] */
     float *best;         /* [max_entries], best entry of each block */
     uint32_t *sort_keys; /* [max_entries] */
-    int32_t *list;       /* [max_entries]; [window + index_top_k] of an attention list */
+    int32_t *list;       /* [max_entries], the candidate entries of a row */
     double *x;           /* [vocab] sampling */
     int32_t *ids;        /* [vocab] */
 };
@@ -182,6 +183,10 @@ typedef struct cpu_product {
 } cpu_product;
 /* All of them, in one fork. */
 void cpu_products(di_stream *s, const cpu_product *products, int32_t n);
+/* Whether a member's acc has room for m rows. */
+static inline bool cpu_rows_fit(const di_stream *s, int32_t m) {
+    return m <= s->limits.max_rows || m <= s->limits.max_out;
+}
 /* Approximate cost of a product in cpu_parallel's units. */
 int64_t cpu_product_work(const di_matrix *w, int64_t n, int64_t m);
 

@@ -25,6 +25,7 @@ typedef struct cpu_backend {
     cpu_kernels kernels;
     block blocks; /* ring */
     uint8_t *work;
+    uint64_t work_bytes;
 } cpu_backend;
 
 /* From here on memory is mapped: its pages are zero and cost nothing until they are written. */
@@ -39,24 +40,30 @@ static uint64_t workspace_bytes(const di_backend *backend, const di_limits *limi
     return cpu_shared_bytes(limits) + (uint64_t)members * cpu_scratch_bytes(limits);
 }
 
-static di_status prepare(di_backend *backend, const di_limits *limits, di_error *error) {
+static di_status prepare(di_backend *backend, const di_limits *more, di_error *error) {
+    cpu_backend *self = self_of(backend);
     di_stream *s = backend->stream;
-    uint64_t shared = cpu_shared_bytes(limits), each = cpu_scratch_bytes(limits);
+    di_limits limits = di_limits_join(&s->limits, more);
+    uint64_t shared = cpu_shared_bytes(&limits), each = cpu_scratch_bytes(&limits);
     bool sane = shared <= MAX_BYTES && each <= MAX_BYTES;
     uint64_t total = shared + (uint64_t)s->n_members * each;
-    uint8_t *work = sane && total <= MAX_BYTES ? aligned_alloc(64, (size_t)total) : NULL;
-    if (!work)
-        return di_fail(error, DI_ERR_MEMORY, "cpu backend: no memory for %llu bytes of workspace",
-                       (unsigned long long)total);
-    memset(work, 0, (size_t)total);
-    free(self_of(backend)->work);
-    self_of(backend)->work = work;
-    s->limits = *limits;
-    s->shared = work;
+    if (!sane || total > self->work_bytes) {
+        uint8_t *work = sane && total <= MAX_BYTES ? aligned_alloc(64, (size_t)total) : NULL;
+        if (!work)
+            return di_fail(error, DI_ERR_MEMORY,
+                           "cpu backend: no memory for %llu bytes of workspace",
+                           (unsigned long long)total);
+        memset(work, 0, (size_t)total);
+        free(self->work);
+        self->work = work;
+        self->work_bytes = total;
+    }
+    s->limits = limits;
+    s->shared = self->work;
     s->shared_size = shared;
     s->shared_used = 0;
     for (int32_t i = 0; i < s->n_members; i++)
-        cpu_scratch_layout(limits, work + shared + (uint64_t)i * each, &s->scratch[i]);
+        cpu_scratch_layout(&limits, self->work + shared + (uint64_t)i * each, &s->scratch[i]);
     return DI_OK;
 }
 

@@ -218,10 +218,15 @@ void cpu_op_attend(di_stream *s, const di_attend_args *args) {
                  (int64_t)rows * list * args->head_dim * args->n_heads / 16, attend_parts, &job);
 }
 
+typedef struct attend_list_job {
+    const di_attend_list_args *args;
+    const float *sink;
+} attend_list_job;
+
 static void attend_list_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,
                              int64_t end) {
-    const attend_job *job = user;
-    const di_attend_list_args *a = (const void *)job->args;
+    const attend_list_job *job = user;
+    const di_attend_list_args *a = job->args;
     int32_t d = a->head_dim, m = a->n_heads;
     for (int64_t t = begin; t < end; t++) {
         const int32_t *slots = (const int32_t *)cpu_at(a->slots) + t * a->n_slots;
@@ -249,7 +254,7 @@ static void attend_list_rows(di_stream *s, cpu_scratch *scratch, void *user, int
 
 void cpu_op_attend_list(di_stream *s, const di_attend_list_args *args) {
     cpu_begin(s);
-    attend_job job = {(const void *)args, cpu_vector(s, args->sink), NULL, 1, args->n_heads};
+    attend_list_job job = {args, cpu_vector(s, args->sink)};
     cpu_parallel(s, args->n_rows, 1,
                  (int64_t)args->n_rows * args->n_slots * args->head_dim * args->n_heads / 16,
                  attend_list_rows, &job);

@@ -59,7 +59,7 @@ static void store_groups(di_stream *s, cpu_scratch *scratch, void *user, int64_t
     const di_compress_args *a = job->args;
     const di_pages *p = &a->pages;
     const int32_t *pos = cpu_at(a->batch.pos);
-    float *angles = scratch->probs;
+    float *angles = scratch->angles;
     for (int64_t i = begin; i < end; i++) {
         int64_t t = job->which[i];
         int32_t at = pos[t] + 1 - p->ratio;

@@ -16,7 +16,7 @@ static void window_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t 
     int64_t d = a->head_dim;
     for (int64_t t = begin; t < end; t++) {
         if (pos[t] < 0) continue;
-        float *kv = scratch->o, *angles = scratch->probs;
+        float *kv = scratch->o, *angles = scratch->angles;
         cpu_norm_row(s, job->kv + t * d, job->norm, d, a->eps, kv);
         cpu_angles(a->rope, pos[t], false, angles);
         cpu_rotate(s, kv, a->head_dim, a->rope.dims, angles);
@@ -53,25 +53,31 @@ void cpu_op_markov(di_stream *s, const di_markov_args *args) {
     di_markov_args a = *args;
     int32_t rank = a.embed.k;
     const int32_t *prev = cpu_at(a.prev);
-    int64_t joined_width = (int64_t)a.width + rank;
+    uint64_t e_width = (uint64_t)cpu_input_width(a.head.dtype, rank);
+    uint64_t joined_width = (uint64_t)cpu_input_width(a.proj.dtype, (int64_t)a.width + rank);
+    uint64_t n = (uint64_t)a.n;
     if (a.n == 0) return;
-    float *joined = cpu_take(s, (uint64_t)a.n * (uint64_t)joined_width * sizeof *joined);
-    float *embedded = cpu_take(s, (uint64_t)a.n * (uint64_t)rank * sizeof *embedded);
-    for (int64_t i = 0; i < a.n; i++) {
-        int32_t token = prev[i * a.prev_stride];
-        float *e = embedded + i * rank, *row = joined + i * joined_width;
-        memset(e, 0, (size_t)rank * sizeof *e);
+    /* Product inputs with their filling, made here so that no copies are needed. */
+    float *joined = cpu_take(s, n * joined_width * sizeof *joined);
+    float *embedded = cpu_take(s, n * e_width * sizeof *embedded);
+    const float **joined_rows = cpu_take(s, n * sizeof *joined_rows);
+    const float **rows = cpu_take(s, n * sizeof *rows);
+    memset(joined, 0, n * joined_width * sizeof *joined);
+    memset(embedded, 0, n * e_width * sizeof *embedded);
+    for (uint64_t i = 0; i < n; i++) {
+        int32_t token = prev[i * (uint64_t)a.prev_stride];
+        float *e = embedded + i * e_width, *row = joined + i * joined_width;
+        rows[i] = e;
+        joined_rows[i] = row;
         if (token >= 0) {
             s->k->bf16_to_f32((const uint8_t *)cpu_at(a.embed.data) + (int64_t)token * rank * 2, e,
                               rank);
         }
-        memcpy(row, (const float *)cpu_at(a.hidden) + i * a.hidden_stride * a.width,
+        memcpy(row, (const float *)cpu_at(a.hidden) + (int64_t)i * a.hidden_stride * a.width,
                (size_t)a.width * sizeof *row);
         memcpy(row + a.width, e, (size_t)rank * sizeof *row);
     }
-    const float *const *e = cpu_inputs(s, embedded, a.n, 1, &a.head, false);
-    cpu_product_rows(s, &a.head, e, cpu_at(a.logits), a.n, false);
-    const float *const *j = cpu_inputs(s, joined, a.n, 1, &a.proj, false);
-    cpu_product_rows(s, &a.proj, j, cpu_at(a.confidence), a.n, false);
+    cpu_product_rows(s, &a.head, rows, cpu_at(a.logits), a.n, false);
+    cpu_product_rows(s, &a.proj, joined_rows, cpu_at(a.confidence), a.n, false);
     cpu_parallel(s, a.n, 1, (int64_t)a.n * a.vocab / 4, add_base, &a);
 }

@@ -157,6 +157,7 @@ static void run_experts(di_stream *s, const expert_run *runs, int32_t n, double 
     cpu_product *down = cpu_take(s, (uint64_t)(n + 1) * sizeof *down);
     for (int32_t i = 0; i < n; i++) {
         const expert_run *run = &runs[i];
+        CPU_REQUIRE(cpu_rows_fit(s, run->m));
         work += 2 * cpu_product_work(&run->w1, run->w1.n, run->m);
         rows += run->m;
         down[i] = (cpu_product){run->w2, 0, run->w2.n, run->h_in, 0, run->out, run->m, s->release};

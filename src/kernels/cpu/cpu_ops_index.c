@@ -38,7 +38,7 @@ static void quantize_queries(di_stream *s, cpu_scratch *scratch, void *user, int
     const di_index_select_args *a = job->args;
     const int32_t *pos = cpu_at(a->batch.pos);
     int64_t di = a->pages.di;
-    float *angles = scratch->probs;
+    float *angles = scratch->angles;
     for (int64_t t = begin; t < end; t++) {
         if (pos[t] < 0) continue;
         cpu_angles(a->rope, pos[t], false, angles);

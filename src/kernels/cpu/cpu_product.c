@@ -99,6 +99,7 @@ void cpu_products(di_stream *s, const cpu_product *products, int32_t n) {
     int64_t work = 0, tiles = 0;
     for (int32_t i = 0; i < n; i++) {
         if (products[i].m == 0) return;
+        CPU_REQUIRE(cpu_rows_fit(s, products[i].m));
         work += cpu_product_work(&products[i].w, products[i].n_end - products[i].n_begin,
                                  products[i].m);
     }

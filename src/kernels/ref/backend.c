@@ -28,9 +28,14 @@ static uint64_t workspace_bytes(const di_backend *backend, const di_limits *limi
     return ref_workspace_bytes(limits);
 }
 
-static di_status prepare(di_backend *backend, const di_limits *limits, di_error *error) {
+static di_status prepare(di_backend *backend, const di_limits *more, di_error *error) {
     di_stream *s = backend->stream;
-    uint64_t bytes = ref_workspace_bytes(limits);
+    di_limits limits = di_limits_join(&s->limits, more);
+    uint64_t bytes = ref_workspace_bytes(&limits);
+    if (s->work != NULL && bytes <= s->work_bytes) { /* it grows with every member */
+        s->limits = limits;
+        return DI_OK;
+    }
     uint8_t *work = bytes <= SIZE_MAX - 63 ? aligned_alloc(64, (bytes + 63) / 64 * 64) : NULL;
     if (work == NULL) {
         return di_fail(error, DI_ERR_MEMORY, "ref backend: no memory for %llu bytes of workspace",
@@ -38,6 +43,7 @@ static di_status prepare(di_backend *backend, const di_limits *limits, di_error 
     }
     free(s->work);
     s->work = work;
+    s->limits = limits;
     s->work_bytes = bytes;
     s->work_used = 0;
     return DI_OK;

@@ -18,8 +18,9 @@
 
 struct di_stream {
     di_numerics numerics;
-    uint64_t delta; /* added to every di_ptr; 0 where device addresses are host addresses */
-    uint8_t *work;  /* owned by the backend */
+    uint64_t delta;   /* added to every di_ptr; 0 where device addresses are host addresses */
+    uint8_t *work;    /* owned by the backend */
+    di_limits limits; /* what `work` is large enough for */
     uint64_t work_bytes, work_used;
 };
 
