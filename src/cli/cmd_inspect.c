@@ -1,11 +1,12 @@
 /* inspect: what is in a checkpoint, and what a machine needs to run it. */
 #include <dirent.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/json.h"
 #include "cli/cli.h"
+#include "cli/lossy.h"
 #include "model/inspect.h"
 
 enum { CHUNK_ROWS = 256 }; /* the default of --chunk */
@@ -113,16 +114,20 @@ static const char *grouped(uint64_t value, char out[32]) {
     return out;
 }
 
-/* "12.3 GB", in powers of 1000. */
+/* "12.3 GiB": what --memory takes, and rounded up, so that what is read here is enough there. */
 static const char *sized(uint64_t bytes, char out[32]) {
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = (double)bytes;
     int unit = 0;
-    while (value >= 999.5 && unit < 6) {
-        value /= 1000;
+    while (value > 1023 && unit < 6) {
+        value /= 1024;
         unit++;
     }
-    snprintf(out, 32, unit == 0 || value >= 99.95 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    if (unit == 0 || value > 99.9) {
+        snprintf(out, 32, "%.0f %s", ceil(value), units[unit]);
+    } else {
+        snprintf(out, 32, "%.1f %s", ceil(value * 10) / 10, units[unit]);
+    }
     return out;
 }
 
@@ -283,7 +288,7 @@ static void json_need(const subject *s, di_buffer *out) {
 static void print_json(const subject *s, di_buffer *out) {
     const di_inspect *f = &s->found;
     di_buffer_puts(out, "{\"model\": ");
-    di_json_write_string(out, s->name, strlen(s->name));
+    di_lossy_write(out, s->name, strlen(s->name));
     di_buffer_printf(out,
                      ", \"tensors\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"values\": %" PRIu64
                      ", \"active_values\": %" PRIu64 ", \"decode_bytes\": %" PRIu64,

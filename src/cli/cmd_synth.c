@@ -5,14 +5,14 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
-#include "base/json.h"
 #include "cli/cli.h"
+#include "cli/lossy.h"
 #include "cli/terminal.h"
 #include "model/checkpoint.h"
 #include "model/synth.h"
 #include "model/synth_path.h"
 
-enum { CONFIG_MAX_BYTES = 1 << 20 };
+enum { CONFIG_MAX_BYTES = 1 << 20, MIB = 1 << 20, GIB = 1 << 30 };
 
 /* ---- What to write ---- */
 
@@ -103,10 +103,9 @@ static bool report(void *user, uint64_t done, uint64_t total) {
     double now = di_seconds();
     bool terminal = di_terminal_is(stderr);
     if (!m->quiet && now - m->begin > 1 && now - m->last > (terminal ? 0.1 : 10)) {
-        double gb = 1e-9 * (double)done, rate = 1e-6 * (double)done / (now - m->begin);
-        fprintf(stderr, "%swriting: %3d %%, %.1f of %.1f GB, %.0f MB/s%s", terminal ? "\r" : "",
-                (int)(100 * (double)done / (double)total), gb, 1e-9 * (double)total, rate,
-                terminal ? "\033[K" : "\n");
+        fprintf(stderr, "%swriting: %3d %%, %.1f of %.1f GiB, %.0f MiB/s%s", terminal ? "\r" : "",
+                (int)(100 * (double)done / (double)total), (double)done / GIB, (double)total / GIB,
+                (double)done / MIB / (now - m->begin), terminal ? "\033[K" : "\n");
         fflush(stderr);
         m->last = now;
         m->drawn = terminal;
@@ -139,37 +138,58 @@ static void put_ids(di_buffer *out, const di_path *path, const char *separator) 
     }
 }
 
+static void result_json(const char *directory, const sums *s, bool sparse, const di_path *path,
+                        double seconds, di_buffer *out) {
+    di_buffer_puts(out, "{\"directory\": ");
+    di_lossy_write(out, directory, strlen(directory));
+    di_buffer_printf(out,
+                     ", \"tensors\": %" PRIu64 ", \"bytes\": %" PRIu64
+                     ", \"sparse\": %s, \"planted_ids\": [",
+                     s->tensors, s->bytes, sparse ? "true" : "false");
+    if (sparse) put_ids(out, path, ", ");
+    di_buffer_printf(out, "], \"seconds\": %.3f}\n", seconds);
+}
+
+static void result_text(const char *directory, const sums *s, bool sparse, const di_path *path,
+                        di_buffer *out) {
+    di_buffer_printf(out, "%s: %" PRIu64 " tensors, %" PRIu64 " bytes%s\n", directory, s->tensors,
+                     s->bytes, sparse ? " (sparse)" : "");
+    if (!sparse) return;
+    di_buffer_puts(out, "holes, but for what the prompt of ids ");
+    put_ids(out, path, " ");
+    di_buffer_puts(out, " looks at\n");
+}
+
 static di_status print_result(const di_args *args, const char *directory, const di_config *config,
                               const di_path *path, double seconds, di_error *error) {
     sums s = {0};
     DI_TRY(di_contract_each(config, add, &s, error));
-    bool sparse = di_args_flag(args, DI_OPT_SPARSE);
-    if (di_args_flag(args, DI_OPT_JSON)) {
-        di_buffer line = DI_BUFFER_EMPTY;
-        di_buffer_puts(&line, "{\"directory\": ");
-        di_json_write_string(&line, directory, strlen(directory));
-        di_buffer_printf(&line,
-                         ", \"tensors\": %" PRIu64 ", \"bytes\": %" PRIu64
-                         ", \"sparse\": %s, \"planted_ids\": [",
-                         s.tensors, s.bytes, sparse ? "true" : "false");
-        if (sparse) put_ids(&line, path, ", ");
-        di_buffer_printf(&line, "], \"seconds\": %.3f}\n", seconds);
-        if (!line.failed) fputs(line.data, stdout);
-        di_buffer_free(&line);
-        return DI_OK;
+    bool sparse = di_args_flag(args, DI_OPT_SPARSE), json = di_args_flag(args, DI_OPT_JSON);
+    di_buffer out = DI_BUFFER_EMPTY;
+    if (json) {
+        result_json(directory, &s, sparse, path, seconds, &out);
+    } else {
+        result_text(directory, &s, sparse, path, &out);
     }
-    printf("%s: %" PRIu64 " tensors, %" PRIu64 " bytes%s\n", directory, s.tensors, s.bytes,
-           sparse ? " (sparse)" : "");
-    if (sparse) {
-        di_buffer ids = DI_BUFFER_EMPTY;
-        put_ids(&ids, path, " ");
-        if (!ids.failed) printf("holes, but for what the prompt of ids %s looks at\n", ids.data);
-        di_buffer_free(&ids);
-    }
-    if (!di_args_flag(args, DI_OPT_QUIET) && !sparse && seconds > 0) {
-        fprintf(stderr, "%.2f s, %.0f MB/s\n", seconds, 1e-6 * (double)s.bytes / seconds);
+    bool failed = out.failed;
+    if (!failed) fwrite(out.data, 1, out.size, stdout);
+    di_buffer_free(&out);
+    if (failed) return di_fail(error, DI_ERR_MEMORY, "out of memory printing");
+    if (!json && !di_args_flag(args, DI_OPT_QUIET) && !sparse && seconds > 0) {
+        fprintf(stderr, "%.2f s, %.0f MiB/s\n", seconds, (double)s.bytes / MIB / seconds);
     }
     return DI_OK;
+}
+
+/* A checkpoint whose path could not be planted looks whole and is not. */
+static di_status plant(const di_args *args, const char *directory, const di_config *config,
+                       di_path *path, di_error *error) {
+    di_error why;
+    uint64_t seed = di_args_unsigned(args, DI_OPT_SEED);
+    di_status status = di_path_plant_into(directory, config, NULL, seed, path, &why);
+    if (status == DI_OK) return DI_OK;
+    return di_fail(error, status, "%.800s; %.150s is not complete: remove it", why.message,
+                   directory);
 }
 
 di_status di_cmd_synth(const di_args *args, di_error *error) {
@@ -199,8 +219,7 @@ di_status di_cmd_synth(const di_args *args, di_error *error) {
         status = di_config_parse(config.data, config.size, "config.json", &parsed, error);
     }
     if (status == DI_OK && di_args_flag(args, DI_OPT_SPARSE)) {
-        uint64_t seed = di_args_unsigned(args, DI_OPT_SEED);
-        status = di_path_plant_into(directory, &parsed, NULL, seed, &path, error);
+        status = plant(args, directory, &parsed, &path, error);
     }
     if (status == DI_OK) {
         status = print_result(args, directory, &parsed, &path, di_seconds() - m.begin, error);

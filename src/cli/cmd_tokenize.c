@@ -2,28 +2,9 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/input.h"
-
-/* Bytes that are no UTF-8 cannot stand in JSON: each becomes U+FFFD. */
-static void write_lossy(di_buffer *out, const char *text, size_t size) {
-    di_buffer whole = DI_BUFFER_EMPTY;
-    while (size > 0) {
-        size_t n = di_utf8_valid_prefix(text, size);
-        di_buffer_append(&whole, text, n);
-        text += n;
-        size -= n;
-        if (size > 0) {
-            di_buffer_puts(&whole, "\xEF\xBF\xBD");
-            text++;
-            size--;
-        }
-    }
-    if (whole.failed) out->failed = true;
-    di_json_write_string(out, whole.data ? whole.data : "", whole.size);
-    di_buffer_free(&whole);
-}
+#include "cli/lossy.h"
 
 static di_status print(di_buffer *out, di_error *error) {
     if (out->failed) return di_fail(error, DI_ERR_MEMORY, "out of memory printing");
@@ -70,7 +51,7 @@ static di_status decode(const di_args *args, const di_tokenizer *tokenizer, cons
     if (status == DI_OK) {
         if (di_args_flag(args, DI_OPT_JSON)) {
             di_buffer_puts(out, "{\"text\": ");
-            write_lossy(out, text, size);
+            di_lossy_write(out, text, size);
             di_buffer_puts(out, "}\n");
         } else {
             di_buffer_append(out, text, size);

@@ -145,7 +145,7 @@ const di_option di_options[DI_N_OPTIONS] = {
                 "their sizes from it."},
     [DI_OPT_SHARDS] = {.name = "shards", .type = DI_TYPE_INT, .group = DI_GROUP_OUTPUT,
         .value = "N", .unit = "files", .min = 1, .max = 1024,
-        .default_note = "one for every 10.7 GB", .verbs = SYNTH,
+        .default_note = "one for about every 10 GiB", .verbs = SYNTH,
         .help = "Files that the tensors are spread over."},
     [DI_OPT_SPARSE] = {.name = "sparse", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT,
         .verbs = SYNTH,

@@ -111,7 +111,7 @@ static void writes_and_counts(void **state) {
     free(output);
 
     assert_int_equal(run(&output, ARGUMENTS("inspect", "tiny")), 0);
-    check_contains(output, "936 tensors, 4,239,844 bytes in 1 file of 4.3 MB\n");
+    check_contains(output, "936 tensors, 4,239,844 bytes in 1 file of 4.2 MiB\n");
     check_contains(output, "106 bytes a token (a page of 64 tokens: 6,784)\n");
     check_contains(output, "\n6-7          1 6 (own)    6 (own)");
     check_contains(output, "6 candidate source");
@@ -144,6 +144,27 @@ static void slices(void **state) {
     free(output);
 }
 
+/* A name that is no UTF-8 does not make the JSON invalid. */
+static void names_of_any_bytes(void **state) {
+    (void)state;
+    char *output;
+    assert_int_equal(run(&output, ARGUMENTS("synth", "--config", "tiny", "--layers", "2", "--json",
+                                            "--draft-layers", "0",
+                                            "sl\xFF"
+                                            "ce")),
+                     0);
+    check_contains(output, "{\"directory\": \"sl\xEF\xBF\xBD"
+                           "ce\", \"tensors\": ");
+    free(output);
+    assert_int_equal(run(&output, ARGUMENTS("inspect", "--json",
+                                            "sl\xFF"
+                                            "ce")),
+                     0);
+    check_contains(output, "{\"model\": \"sl\xEF\xBF\xBD"
+                           "ce\", \"tensors\": ");
+    free(output);
+}
+
 static void released_geometry(void **state) {
     (void)state;
     char *output;
@@ -156,7 +177,7 @@ static void released_geometry(void **state) {
                                 "holes, but for what the prompt of ids 105 22 39 56 looks at\n");
     free(output);
     assert_int_equal(run(&output, ARGUMENTS("inspect", "full")), 0);
-    check_contains(output, "96,085 tensors, 510,286,023,000 bytes in 48 files of 510 GB\n");
+    check_contains(output, "96,085 tensors, 510,286,023,000 bytes in 48 files of 476 GiB\n");
     check_contains(output, "890 bytes a token (a page of 64 tokens: 56,960)\n");
     free(output);
 }
@@ -230,9 +251,10 @@ static void directories_without_weights(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_and_counts),           cmocka_unit_test(slices),
-        cmocka_unit_test(released_geometry),           cmocka_unit_test(interrupted),
-        cmocka_unit_test(directories_without_weights), cmocka_unit_test(refusals),
+        cmocka_unit_test(writes_and_counts),  cmocka_unit_test(slices),
+        cmocka_unit_test(names_of_any_bytes), cmocka_unit_test(released_geometry),
+        cmocka_unit_test(interrupted),        cmocka_unit_test(directories_without_weights),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests_name("cmd_synth", tests, setup, teardown);
 }
