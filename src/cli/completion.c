@@ -60,36 +60,37 @@ static void bash(di_buffer *out) {
                    "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
                    "    COMPREPLY=()\n"
                    "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
-                   "        COMPREPLY=($(compgen -W \"");
+                   "        mapfile -t COMPREPLY < <(compgen -W \"");
     verb_names(out);
-    di_buffer_puts(out, " --help --version\" -- \"$word\"))\n        return\n    fi\n"
+    di_buffer_puts(out, " --help --version\" -- \"$word\")\n        return\n    fi\n"
                         "    case $before in\n");
     for (int i = 0; i < DI_N_OPTIONS; i++) {
         const di_option *option = &di_options[i];
         if (!di_option_has_value(option)) continue;
         di_buffer_printf(out, "    --%s) ", option->name);
         if (option->type == DI_TYPE_CHOICE) {
-            di_buffer_puts(out, "COMPREPLY=($(compgen -W \"");
+            di_buffer_puts(out, "mapfile -t COMPREPLY < <(compgen -W \"");
             words(out, option->choices);
-            di_buffer_puts(out, "\" -- \"$word\")); ");
+            di_buffer_puts(out, "\" -- \"$word\"); ");
         } else if (option->type == DI_TYPE_FILE) {
-            di_buffer_puts(out, "COMPREPLY=($(compgen -f -- \"$word\")); ");
+            di_buffer_puts(out, "mapfile -t COMPREPLY < <(compgen -f -- \"$word\"); ");
         } else if (option->type == DI_TYPE_DIR) {
-            di_buffer_puts(out, "COMPREPLY=($(compgen -d -- \"$word\")); ");
+            di_buffer_puts(out, "mapfile -t COMPREPLY < <(compgen -d -- \"$word\"); ");
         }
         di_buffer_puts(out, "return ;;\n");
     }
     di_buffer_puts(out, "    esac\n    case $word in\n    -*)\n        case ${COMP_WORDS[1]} in\n");
     for (int i = 0; i < di_n_verbs; i++) {
-        di_buffer_printf(out, "        %s) COMPREPLY=($(compgen -W \"", di_verbs[i].name);
+        di_buffer_printf(out, "        %s) mapfile -t COMPREPLY < <(compgen -W \"",
+                         di_verbs[i].name);
         option_names(out, &di_verbs[i]);
-        di_buffer_puts(out, "\" -- \"$word\")) ;;\n");
+        di_buffer_puts(out, "\" -- \"$word\") ;;\n");
     }
     di_buffer_puts(out, "        esac ;;\n    *)\n        case ${COMP_WORDS[1]} in\n"
-                        "        help) COMPREPLY=($(compgen -W \"");
+                        "        help) mapfile -t COMPREPLY < <(compgen -W \"");
     verb_names(out);
-    di_buffer_puts(out, "\" -- \"$word\")) ;;\n"
-                        "        *) COMPREPLY=($(compgen -f -- \"$word\")) ;;\n"
+    di_buffer_puts(out, "\" -- \"$word\") ;;\n"
+                        "        *) mapfile -t COMPREPLY < <(compgen -f -- \"$word\") ;;\n"
                         "        esac ;;\n    esac\n}\n"
                         "complete -o filenames -F _deepinfer deepinfer\n");
 }

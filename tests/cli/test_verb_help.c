@@ -12,6 +12,7 @@
 
 #include "cli/option_table.c"
 #include "support/program.h"
+#include "support/temp.h"
 
 static const struct {
     di_verb_id id;
@@ -195,14 +196,15 @@ static void test_completion_scripts(void **state) {
     }
 }
 
-/* What bash offers for a line; the last word is the one to complete. */
-static void offers(const char *words, int at, const char *want) {
+/* What bash offers for a line, in `folder`: one a line here, joined by commas in `want`. The last
+ * word is the one to complete. */
+static void offers_in(const char *folder, const char *words, int at, const char *want) {
     char line[800];
-    snprintf(
-        line, sizeof line,
-        "bash -c 'source <(\"%s/deepinfer\" help --completion bash)\nCOMP_WORDS=(deepinfer %s)\n"
-        "COMP_CWORD=%d\n_deepinfer\necho \"${COMPREPLY[*]}\"'",
-        DI_BUILD_DIR, words, at);
+    snprintf(line, sizeof line,
+             "cd '%s' && bash -c 'source <(\"%s/deepinfer\" help --completion bash)\n"
+             "COMP_WORDS=(deepinfer %s)\nCOMP_CWORD=%d\n_deepinfer\nIFS=,\n"
+             "echo \"${COMPREPLY[*]}\"'",
+             folder, DI_BUILD_DIR, words, at);
     FILE *pipe = popen(line, "r");
     assert_non_null(pipe);
     char got[4096] = "";
@@ -212,16 +214,25 @@ static void offers(const char *words, int at, const char *want) {
     assert_string_equal(got, want);
 }
 
+static void offers(const char *words, int at, const char *want) { offers_in("/", words, at, want); }
+
 static void test_bash_completes(void **state) {
     (void)state;
     if (access("/bin/bash", X_OK) != 0) skip();
     offers("tok", 1, "tokenize");
     offers("run --temp", 2, "--temperature");
-    offers("run m --no-", 3, "--no-thinking --no-match-added");
-    offers("run m --backend \"\"", 4, "cpu ref");
+    offers("run m --no-", 3, "--no-thinking,--no-match-added");
+    offers("run m --backend \"\"", 4, "cpu,ref");
     offers("score m --numerics re", 4, "release");
     offers("tokenize --temp", 2, "");
     offers("help sc", 2, "score");
+    /* Names with blanks stay whole. */
+    char *root = temp_dir_create(), *path = temp_printf("%s/my ids", root);
+    temp_write(path, "1", 1);
+    offers_in(root, "score my", 2, "my ids");
+    offers_in(root, "score m --ids my", 4, "my ids");
+    free(path);
+    temp_dir_destroy(root);
 }
 
 int main(void) {
