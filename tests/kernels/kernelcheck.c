@@ -94,7 +94,7 @@ static di_limits limits_of(bool bench) {
                        .max_out = 8,
                        .width = 320,
                        .hc = 8,
-                       .vocab = 1024,
+                       .vocab = 129280,
                        .n_heads = 8,
                        .head_dim = 192,
                        .q_rank = 128,

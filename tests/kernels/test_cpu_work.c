@@ -105,7 +105,7 @@ static void test_wide_rope_one_head(void **state) {
 /* A rank of the Markov head that is larger than everything else. */
 static void test_markov_large_rank(void **state) {
     (void)state;
-    enum { N = 96, WIDTH = 33, RANK = 801, VOCAB = 40 };
+    enum { N = 96, WIDTH = 33, RANK = 1601, VOCAB = 40 };
     device dev[2];
     const di_limits limits = {.max_rows = N,
                               .max_out = N,
