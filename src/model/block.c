@@ -3,6 +3,40 @@
  */
 #include "model/network.h"
 
+void di_pass_discard(const di_pass *p, const di_layer_ranges *list) {
+    for (int64_t i = 0; i < list->n; i++) {
+        p->context->backend->discard(p->stream, list->ranges[i].begin, list->ranges[i].size);
+    }
+}
+
+void di_pass_discard_layer(const di_pass *p, int32_t layer) {
+    const di_model *model = p->context->model;
+    if (!model->release_layers) return;
+    if (layer > 0) di_pass_discard(p, &model->layer_ranges[layer - 1]);
+    di_pass_discard(p, &model->layer_ranges[layer]);
+}
+
+void di_pass_embed(const di_pass *p) {
+    const di_model *model = p->context->model;
+    int32_t hc = p->config->hc_mult, n = p->batch.n_rows;
+    int32_t most = model->release_layers ? di_release_rows(n, 1) : n;
+    uint64_t stream_row =
+        (uint64_t)hc * (uint64_t)p->config->hidden_size * p->context->backend->a_bytes;
+    for (int32_t at = 0; at < n; at += most) {
+        uint64_t first = (uint64_t)at;
+        di_batch part = p->batch; /* rows and first are not read */
+        part.n_rows = n - at < most ? n - at : most;
+        part.pos = di_ptr_at(p->batch.pos, first * 4);
+        part.token = di_ptr_at(p->batch.token, first * 4);
+        p->ops->embed(p->stream,
+                      &(di_embed_args){part, model->embed, hc,
+                                       di_ptr_at(p->at->streams, first * stream_row),
+                                       di_ptr_at(p->at->pre, first * (uint64_t)hc *
+                                                                 p->context->backend->f_bytes)});
+        di_pass_discard(p, &model->embed_range);
+    }
+}
+
 void di_pass_tap(const di_pass *p, const char *name, int32_t layer, di_ptr data, di_tap_type type,
                  int64_t row_width) {
     di_context *context = p->context;
@@ -253,5 +287,6 @@ void di_pass_block(const di_pass *p, int32_t layer) {
     moe(p, layer);
     di_pass_tap(p, "ffn_output", layer, p->at->y, DI_TAP_A, width);
     sublayer_out(p);
+    di_pass_discard_layer(p, layer);
     di_pass_tap(p, "streams", layer, p->at->streams, DI_TAP_A, p->config->hc_mult * width);
 }

@@ -23,7 +23,7 @@
 #define INDEX_NAME "model.safetensors.index.json"
 #define SINGLE_NAME "model.safetensors"
 
-enum { INDEX_MAX_BYTES = 100000000, MAX_SHARDS = 1024 };
+enum { INDEX_MAX_BYTES = 100000000, MAX_SHARDS = 1024, SCALE_PIECE = 1 << 20 };
 
 typedef struct shard {
     const char *name; /* in the directory */
@@ -321,14 +321,28 @@ static bool is_bulk(const char *name) {
     return strstr(name, ".ffn.experts.") || strstr(name, ".engram.embed.");
 }
 
+/* The first byte 255, or NULL. What was read is given back, in pieces: scales of a table may have
+ * gigabytes. */
+static const uint8_t *find_nan(const di_tensor *t) {
+    const uint8_t *bad = NULL;
+    for (uint64_t at = 0; at < t->bytes && !bad; at += SCALE_PIECE) {
+        uint64_t n = t->bytes - at < SCALE_PIECE ? t->bytes - at : SCALE_PIECE;
+        di_tensor piece = *t;
+        piece.data += at;
+        piece.bytes = n;
+        bad = memchr(piece.data, 255, (size_t)n);
+        di_tensor_release(&piece);
+    }
+    return bad;
+}
+
 static di_status check_scale(void *user, const di_tensor_spec *spec, di_error *error) {
     const scale_check *s = user;
     if (spec->dtype != DI_F8_E8M0 || (!s->deep && is_bulk(spec->name))) return DI_OK;
     const di_tensor *t = di_checkpoint_find(s->checkpoint, spec->name);
     if (!t || t->bytes == 0) return DI_OK; /* optional and absent */
-    const uint8_t *bad = memchr(t->data, 255, (size_t)t->bytes);
+    const uint8_t *bad = find_nan(t);
     int64_t at = bad ? bad - t->data : 0, k = t->shape[1];
-    if (is_bulk(spec->name)) di_tensor_release(t);
     if (!bad) return DI_OK;
     return di_fail(error, DI_ERR_INVALID,
                    "%s: tensor %s: scale [%" PRId64 ", %" PRId64 "] is byte 255 (NaN)",

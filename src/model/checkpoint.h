@@ -38,6 +38,7 @@ typedef struct di_tensor_spec {
     int32_t n_dims;
     int64_t shape[4];
     di_tensor_kind kind;
+    int32_t layer; /* a backbone layer, num_hidden_layers + stage of a draft layer, or -1 */
     bool required; /* vision tensors are not needed for text and may be absent */
 } di_tensor_spec;
 
@@ -100,6 +101,12 @@ const char *di_checkpoint_shard_path(const di_checkpoint *checkpoint, int32_t sh
  * tensor and index. Scales of routed experts and Engram tables are left out when `deep` is false:
  * they are most of the bytes; the network checks them when it first uses them. */
 di_status di_checkpoint_check_scales(const di_checkpoint *checkpoint, bool deep, di_error *error);
+
+/* Says that single rows of the tensor are read, here and there: the system then reads no more than
+ * the pages that are touched. It still maps what its cache holds together with such a page, up to
+ * DI_ROW_REACH bytes (64 KiB on older Linux; since 6.18 a whole large folio, 316 KiB measured). */
+enum { DI_ROW_REACH = 2 << 20 };
+void di_tensor_read_by_rows(const di_tensor *tensor);
 
 /* Tells the system that the bytes are not needed soon, so that resident memory stays bounded. */
 void di_tensor_release(const di_tensor *tensor);

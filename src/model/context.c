@@ -133,8 +133,11 @@ static di_status take_memory(di_context *context, di_error *error) {
                        (need.total >> 20) + 1, allowed >> 20);
     }
     DI_TRY(context->backend->prepare(context->backend, &context->limits, error));
-    return context->backend->alloc(context->backend, need.total - need.workspace, "context",
-                                   &context->memory, error);
+    uint64_t bytes = need.total - need.workspace;
+    DI_TRY(context->backend->alloc(context->backend, bytes, "context", &context->memory, error));
+    /* Under a bound the memory is taken now, not when a long sequence first comes to it. */
+    if (allowed) context->backend->fill(context->backend->stream, context->memory, 0, bytes);
+    return DI_OK;
 }
 
 di_status di_context_create(di_model *model, const di_context_options *options, di_context **out,

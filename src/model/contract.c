@@ -16,6 +16,7 @@ typedef struct walk {
     di_error *error;
     di_tensor_kind kind; /* of what is emitted next */
     bool required;
+    int32_t layer;    /* the same */
     char prefix[40];  /* "layers.3." */
     di_status status; /* sticky: after a failure nothing more is visited */
 } walk;
@@ -29,6 +30,7 @@ static void emit(walk *w, const char *name, const char *suffix, di_dtype dtype, 
                            .n_dims = k > 0 ? 2 : 1,
                            .shape = {n, k > 0 ? k : 0},
                            .kind = w->kind,
+                           .layer = w->layer,
                            .required = w->required};
     snprintf(spec.name, sizeof spec.name, "%s%s%s", w->prefix, name, suffix);
     w->status = w->visit(w->user, &spec, w->error);
@@ -137,6 +139,7 @@ static void engram(walk *w, int32_t table) {
 
 static void backbone_layer(walk *w, int32_t layer) {
     const struct di_layer_role *role = &w->c->roles[layer];
+    w->layer = layer;
     snprintf(w->prefix, sizeof w->prefix, "layers.%d.", (int)layer);
     attention(w);
     hyper_connections(w);
@@ -160,6 +163,7 @@ static void draft_layer(walk *outer, int32_t stage) {
     walk w = *outer;
     w.visit = as_dspark;
     w.user = outer;
+    w.layer = c->num_hidden_layers + stage;
     snprintf(w.prefix, sizeof w.prefix, "mtp.%d.", (int)stage);
     attention(&w);
     hyper_connections(&w);
@@ -215,6 +219,7 @@ static void vision(walk *w) {
 di_status di_contract_each(const di_config *config, di_tensor_visit visit, void *user,
                            di_error *error) {
     walk w = {.c = config, .visit = visit, .user = user, .error = error, .required = true};
+    w.layer = -1;
     w.kind = DI_KIND_EMBED;
     matrix(&w, "embed.weight", DI_BF16, config->vocab_size, config->hidden_size);
     w.kind = DI_KIND_HEAD;
@@ -222,6 +227,7 @@ di_status di_contract_each(const di_config *config, di_tensor_visit visit, void 
     matrix(&w, "head.weight", DI_BF16, config->vocab_size, config->hidden_size);
     for (int32_t i = 0; i < config->num_hidden_layers; i++) backbone_layer(&w, i);
     for (int32_t i = 0; i < config->num_nextn_predict_layers; i++) draft_layer(&w, i);
+    w.layer = -1;
     if (config->vision.num_hidden_layers > 0) vision(&w);
     return w.status;
 }

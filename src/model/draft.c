@@ -30,6 +30,7 @@ void di_pass_observe(const di_pass *p) {
         p->ops->window_store(p->stream,
                              &(di_window_store_args){p->batch, c->head_dim, p->at->kv_codes,
                                                      p->at->kv_scales, di_pass_window(p, layer)});
+        di_pass_discard_layer(p, layer);
     }
 }
 
@@ -73,8 +74,7 @@ static void base_logits(const di_pass *p, int32_t n) {
     const di_model *model = p->context->model;
     int32_t *which = p->context->out_slots;
     p->ops->step_begin(p->stream, &(di_step_begin_args){p->batch});
-    p->ops->embed(p->stream,
-                  &(di_embed_args){p->batch, model->embed, c->hc_mult, p->at->streams, p->at->pre});
+    di_pass_embed(p);
     for (int32_t stage = 0; stage < c->num_nextn_predict_layers; stage++) {
         di_pass_block(p, c->num_hidden_layers + stage);
     }
@@ -163,6 +163,8 @@ di_status di_draft(di_context *context, const di_draft_step *step, di_error *err
         pick_tokens(&p, step->n, k);
         keep_logits(&p, step->n, k);
     }
+    /* the heads of the token loop are the last stage's */
+    di_pass_discard_layer(&p, c->num_hidden_layers + c->num_nextn_predict_layers - 1);
     context->n_drafts = step->n;
     context->n_out = 0; /* the step's logits are gone */
     context->sampled = false;

@@ -22,6 +22,33 @@ static void engram_hash(const di_pass *p) {
                                                .table_rows = p->at->engram_rows});
 }
 
+/* The table's rows of every row. When layers are given back, so is what was mapped of the table,
+ * after every few rows. */
+static void engram_rows(const di_pass *p, int32_t layer, di_ptr table_rows) {
+    const di_config *c = p->config;
+    const di_model *model = p->context->model;
+    const di_engram_weights *w = &model->blocks[layer].engram;
+    int32_t columns = model->engram.n_columns, n = p->batch.n_rows;
+    int32_t most = model->release_layers ? di_release_rows(n, columns) : n;
+    uint64_t width = (uint64_t)c->engram_head_dim, cells = (uint64_t)columns;
+    for (int32_t at = 0; at < n; at += most) {
+        uint64_t first = (uint64_t)at;
+        di_ptr out =
+            di_ptr_at(p->at->engram_values, first * cells * width * p->context->backend->a_bytes);
+        p->ops->engram_rows(p->stream,
+                            &(di_engram_rows_args){.n_rows = n - at < most ? n - at : most,
+                                                   .n_columns = columns,
+                                                   .width = c->engram_head_dim,
+                                                   .pos = di_ptr_at(p->at->pos, first * 4),
+                                                   .table_rows =
+                                                       di_ptr_at(table_rows, first * cells * 8),
+                                                   .codes = w->codes,
+                                                   .scales = w->scales,
+                                                   .out = out});
+        if (model->release_layers) di_pass_discard(p, &model->layer_ranges[layer]);
+    }
+}
+
 /* Adds the gated n-gram value to every stream (model.md 5.4). */
 static void engram(const di_pass *p, int32_t layer) {
     const di_config *c = p->config;
@@ -30,9 +57,7 @@ static void engram(const di_pass *p, int32_t layer) {
     uint64_t table_bytes = (uint64_t)n * (uint64_t)columns * sizeof(int64_t);
     di_ptr rows = di_ptr_at(p->at->engram_rows, (uint64_t)c->roles[layer].engram * table_bytes);
     di_pass_tap(p, "engram_rows", layer, rows, DI_TAP_I64, columns);
-    p->ops->engram_rows(p->stream,
-                        &(di_engram_rows_args){n, columns, c->engram_head_dim, p->at->pos, rows,
-                                               w->codes, w->scales, p->at->engram_values});
+    engram_rows(p, layer, rows);
     p->ops->linear(p->stream, &(di_linear_args){n, 1, true, false, p->at->engram_values, w->wkv,
                                                 p->at->engram_kv});
     p->ops->engram_gate(p->stream,
@@ -54,12 +79,6 @@ static void observe(const di_pass *p, int32_t layer) {
                                                row});
     if (c->roles[layer].dspark_target == c->n_dspark_targets - 1) {
         di_pass_tap(p, "main_hidden", -1, p->at->main_hidden, DI_TAP_A, row);
-    }
-}
-
-static void discard(const di_pass *p, const di_layer_ranges *list) {
-    for (int64_t i = 0; i < list->n; i++) {
-        p->context->backend->discard(p->stream, list->ranges[i].begin, list->ranges[i].size);
     }
 }
 
@@ -124,11 +143,9 @@ static void cut(di_pass *p, di_context_buffers *upper, const di_step *step, int3
 /* Leaves p with the rows that went through all layers; upper: room for their buffers. */
 static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step, int32_t n_upper) {
     const di_config *c = p->config;
-    const di_model *model = p->context->model;
     int32_t cut_layer = di_model_cut_layer(c);
     p->ops->step_begin(p->stream, &(di_step_begin_args){p->batch});
-    p->ops->embed(p->stream,
-                  &(di_embed_args){p->batch, model->embed, c->hc_mult, p->at->streams, p->at->pre});
+    di_pass_embed(p);
     di_pass_tap(p, "embed", -1, p->at->streams, DI_TAP_A, (int64_t)c->hc_mult * c->hidden_size);
     engram_hash(p);
     for (int32_t layer = 0; layer < c->num_hidden_layers; layer++) {
@@ -140,7 +157,6 @@ static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step,
         if (c->roles[layer].engram >= 0) engram(p, layer);
         if (c->roles[layer].dspark_target >= 0) observe(p, layer);
         di_pass_block(p, layer);
-        if (model->release_layers) discard(p, &model->layer_ranges[layer]);
     }
     if (p->context->options.drafts && n_upper > 0) di_pass_observe(p);
 }
@@ -166,7 +182,7 @@ void di_pass_head(const di_pass *p, const int32_t *which, int32_t n_out, di_vect
         p->context->tap(p->context->tap_user, "final_norm", -1, p->at->normed, DI_TAP_A, n_out,
                         c->hidden_size);
     }
-    if (model->release_layers) discard(p, &model->head_range);
+    di_pass_discard(p, &model->head_range);
 }
 
 void di_pass_upload_sampling(const di_pass *p, const di_step *step) {

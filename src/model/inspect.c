@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -17,18 +16,8 @@ typedef struct walk {
     const di_config *config;
     const di_checkpoint *checkpoint;
     di_inspect *out;
-    uint64_t known;                      /* tensors of the contract that the files hold */
-    uint64_t table_bytes[DI_MAX_LAYERS]; /* of Engram tables, which are read row by row */
+    uint64_t known; /* tensors of the contract that the files hold */
 } walk;
-
-/* Place of a tensor among backbone and draft layers, or -1. */
-static int32_t layer_of(const di_config *c, const char *name) {
-    if (strncmp(name, "layers.", 7) == 0) return (int32_t)strtol(name + 7, NULL, 10);
-    if (strncmp(name, "mtp.", 4) == 0) {
-        return c->num_hidden_layers + (int32_t)strtol(name + 4, NULL, 10);
-    }
-    return -1;
-}
 
 /* How much of a tensor one token of text meets: rows of a table, picked experts, or all. */
 static uint64_t active_part(const di_config *c, const di_tensor_spec *spec, uint64_t whole) {
@@ -65,11 +54,7 @@ static di_status add_spec(void *user, const di_tensor_spec *spec, di_error *erro
     kind->values += values;
     out->active_values += active_part(w->config, spec, values);
     out->decode_bytes += active_part(w->config, spec, bytes);
-    int32_t layer = layer_of(w->config, spec->name);
-    if (layer >= 0) {
-        out->layer_bytes[layer] += bytes;
-        if (strstr(spec->name, ".engram.embed.")) w->table_bytes[layer] += bytes;
-    }
+    if (spec->layer >= 0) out->layer_bytes[spec->layer] += bytes;
     return DI_OK;
 }
 
@@ -102,11 +87,7 @@ di_status di_inspect_make(const di_config *config, const di_checkpoint *checkpoi
         out->bytes += out->kinds[i].bytes;
         out->values += out->kinds[i].values;
     }
-    for (int32_t i = 0; i < config->num_hidden_layers; i++) {
-        uint64_t layer = out->layer_bytes[i] - w.table_bytes[i];
-        if (layer > out->released_bytes) out->released_bytes = layer;
-    }
-    out->released_bytes += out->kinds[DI_KIND_HEAD].bytes;
+    DI_TRY(di_model_released_bytes(config, 0, false, &out->released_bytes, error));
     out->resident_bytes = out->bytes - out->kinds[DI_KIND_VISION].bytes;
     return checkpoint ? add_files(&w, error) : DI_OK;
 }

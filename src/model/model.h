@@ -46,6 +46,12 @@ const di_checkpoint *di_model_checkpoint(const di_model *model);
 /* The directory's tokenizer, owned by the model; NULL when it has a token map only. */
 const di_tokenizer *di_model_tokenizer(const di_model *model);
 
+/* Weights that can be resident at a time with release_layers: the largest layer (with drafts, of
+ * the draft layers too), the head, and what the system maps around the single rows of Engram tables
+ * and the embedding that a step of max_rows rows reads. max_rows 0: without those. */
+di_status di_model_released_bytes(const di_config *config, int32_t max_rows, bool drafts,
+                                  uint64_t *out, di_error *error);
+
 /* ---- State ---- */
 
 typedef struct di_context_options {

@@ -77,15 +77,21 @@ struct di_model {
     di_vector norm;
     di_block_weights *blocks; /* [num_hidden_layers + num_nextn_predict_layers] */
     di_draft_weights draft;
-    di_layer_ranges *layer_ranges; /* [num_hidden_layers], when release_layers */
-    di_layer_ranges head_range;
+    /* When release_layers: [num_hidden_layers + num_nextn_predict_layers], embed.weight, and the
+     * head with its norm. */
+    di_layer_ranges *layer_ranges, embed_range, head_range;
     di_ptr freq_main, freq_compress;                     /* float32 [rd / 2] */
     di_ptr token_map, multipliers, primes, hash_offsets; /* Engram constants on the device */
 };
 
 /* weights.c: binds every tensor of the checkpoint to model->backend. */
 di_status di_weights_bind(di_model *model, const di_model_options *options, di_error *error);
-/* ranges.c: fills layer_ranges and head_range. */
+/* With release_layers, what single rows of a table or the embedding mapped is given back after
+ * about so many of them: each may map DI_ROW_REACH bytes. Rows of a step, of `cells` table rows
+ * each. */
+enum { DI_RELEASE_CELLS = 16 };
+int32_t di_release_rows(int32_t n_rows, int32_t cells);
+/* ranges.c: fills layer_ranges, embed_range and head_range. */
 di_status di_ranges_collect(di_model *model, di_error *error);
 void di_ranges_free(di_model *model);
 
@@ -185,6 +191,12 @@ typedef struct di_pass {
 } di_pass;
 
 /* block.c */
+/* Gives the pages of a list back; nothing without release_layers. */
+void di_pass_discard(const di_pass *p, const di_layer_ranges *list);
+/* The same for a layer, and for what reading it mapped of the one before it. */
+void di_pass_discard_layer(const di_pass *p, int32_t layer);
+/* The token embeddings of the rows of the pass, in all streams. */
+void di_pass_embed(const di_pass *p);
 void di_pass_tap(const di_pass *p, const char *name, int32_t layer, di_ptr data, di_tap_type type,
                  int64_t row_width);
 di_rope di_pass_rope(const di_pass *p, bool compressed);

@@ -279,6 +279,15 @@ uint64_t di_safetensors_offset(const di_safetensors *file, const di_tensor *tens
     return (uint64_t)(tensor->data - file->map.data);
 }
 
+void di_tensor_read_by_rows(const di_tensor *tensor) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = ((uintptr_t)tensor->data + page - 1) / page * page;
+    uintptr_t to = ((uintptr_t)tensor->data + (uintptr_t)tensor->bytes) / page * page;
+    if (from >= to) return;
+    (void)madvise((void *)from, (size_t)(to - from), MADV_RANDOM);
+    (void)madvise((void *)from, (size_t)(to - from), MADV_NOHUGEPAGE);
+}
+
 void di_tensor_release(const di_tensor *tensor) {
     if (tensor->bytes == 0) return;
     /* Whole pages, neighbours' bytes in the first and last included: they are read again from the

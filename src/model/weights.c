@@ -149,8 +149,10 @@ static void engram(loader *l, di_engram_weights *out, const char *p) {
     const di_tensor *tensor;
     snprintf(name, sizeof name, "%s.engram.embed.weight", p);
     out->codes = bind_tensor(l, name, &tensor);
+    if (l->status == DI_OK) di_tensor_read_by_rows(tensor);
     snprintf(name, sizeof name, "%s.engram.embed.scale", p);
     out->scales = bind_tensor(l, name, &tensor);
+    if (l->status == DI_OK) di_tensor_read_by_rows(tensor);
     matrix(l, &out->wkv, "%s.engram.wkv", p);
     matrix(l, &out->q_weight, "%s.engram.q_weight=", p);
     matrix(l, &out->k_weight, "%s.engram.k_weight=", p);
@@ -204,6 +206,8 @@ di_status di_weights_bind(di_model *model, const di_model_options *options, di_e
     model->blocks = calloc(n_blocks, sizeof *model->blocks);
     if (!model->blocks) return di_fail(error, DI_ERR_MEMORY, "out of memory: table of layers");
     matrix(&l, &model->embed, "embed");
+    if (l.status == DI_OK)
+        di_tensor_read_by_rows(di_checkpoint_find(model->checkpoint, "embed.weight"));
     matrix(&l, &model->head, "head");
     vector(&l, &model->norm, "norm.weight");
     for (int32_t i = 0; i < c->num_hidden_layers; i++) layer(&l, i);
