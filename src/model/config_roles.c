@@ -50,8 +50,8 @@ static di_status check_sources(const di_config *c, const char *name, const int32
     return DI_OK;
 }
 
-/* Candidates are positions in one cache: the source must select, and its users must read the same.
- */
+/* Candidates are places of entries: the source must select, and its users must read caches of the same
+ * ratio, whose entries stand for the same tokens. */
 static di_status check_candidates(const di_config *c, const char *what, di_error *error) {
     int32_t source = c->candidate_source_layer_id;
     if (source < 0) return DI_OK;
@@ -63,13 +63,12 @@ static di_status check_candidates(const di_config *c, const char *what, di_error
     }
     for (int32_t i = 0; i < c->n_index_sources; i++) {
         int32_t user = c->index_source_layer_ids[i];
-        if (user <= source || c->roles[user].kv_source == c->roles[source].kv_source) continue;
+        if (user <= source || c->roles[user].ratio == c->roles[source].ratio) continue;
         return di_fail(
             error, DI_ERR_INVALID,
-            "%s: text_config.candidate_source_layer_id is %d with KV source %d, but index "
-            "source %d after it reads KV source %d",
-            what, (int)source, (int)c->roles[source].kv_source, (int)user,
-            (int)c->roles[user].kv_source);
+            "%s: text_config.candidate_source_layer_id is %d with ratio %d, but index source "
+            "%d after it has ratio %d",
+            what, (int)source, (int)c->roles[source].ratio, (int)user, (int)c->roles[user].ratio);
     }
     return DI_OK;
 }

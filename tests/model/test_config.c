@@ -276,8 +276,8 @@ static void wrong_lists(void **state) {
          "config.json: text_config.candidate_source_layer_id is 21, expected one of "
          "index_source_layer_ids, or -1"},
         {"\"candidate_source_layer_id\": 20", "\"candidate_source_layer_id\": 8",
-         "config.json: text_config.candidate_source_layer_id is 8 with KV source 8, but index "
-         "source 14 after it reads KV source 14"},
+         "config.json: text_config.candidate_source_layer_id is 8 with ratio 2, but index source 20 "
+         "after it has ratio 1"},
         {ENGRAM, "\"engram_layer_ids\": [14, 1]",
          "config.json: text_config.engram_layer_ids[1] is 1 after 14, expected ascending layers"},
         {ROWS, "\"engram_num_embeddings\": [384006168]",
