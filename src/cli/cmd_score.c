@@ -81,6 +81,8 @@ static void write_token(score *s, int32_t id) {
 static di_status on_logprobs(void *user, int64_t first, int64_t n, const float *logprobs,
                              di_error *error) {
     score *s = user;
+    /* On a terminal the lines would begin behind the bar. */
+    if (di_terminal_is(stdout)) di_progress_end(&s->progress);
     for (int64_t i = 0; i < n; i++) {
         int64_t position = first + i;
         di_buffer_clear(&s->line);

@@ -1,6 +1,7 @@
 /* score: lines of JSON and .npy files, on the demo model. */
 #include <fcntl.h>
 #include <math.h>
+#include <pty.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -370,6 +371,34 @@ static void test_interrupt_of_a_blocked_write(void **state) {
     free(ids);
 }
 
+/* On a terminal the lines show how far it is; a bar would share lines with them. */
+static void test_no_bar_between_lines(void **state) {
+    (void)state;
+    char *ids = temp_printf("%s/ids", root), *text = calloc(1, 1 << 16);
+    int fd, status;
+    size_t size = 0;
+    assert_non_null(text);
+    write_ids(ids, 150);
+    pid_t child = forkpty(&fd, NULL, NULL, NULL);
+    assert_true(child >= 0);
+    if (child == 0) {
+        setenv("TERM", "xterm", 1);
+        execl(DI_BUILD_DIR "/deepinfer", "deepinfer", "score", DI_SOURCE_DIR "/models/demo",
+              "--backend", "ref", "--chunk", "4", "--ids", ids, (char *)NULL);
+        _exit(99);
+    }
+    for (ssize_t n; (n = read(fd, text + size, 4096)) > 0 && size < (1 << 16) - 8192;) {
+        size += (size_t)n;
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_non_null(strstr(text, "{\"position\": 149, "));
+    assert_null(strstr(text, "scoring"));
+    close(fd);
+    free(text);
+    free(ids);
+}
+
 int main(void) {
     if (!program_can_compute()) return 77;
     const struct CMUnitTest tests[] = {
@@ -382,6 +411,7 @@ int main(void) {
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_files_appear_whole),
         cmocka_unit_test(test_memory_is_a_bound),
+        cmocka_unit_test(test_no_bar_between_lines),
         cmocka_unit_test(test_interrupt_of_a_blocked_write),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
