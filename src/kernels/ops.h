@@ -48,6 +48,13 @@
 #define DI_BOUND_EXP 5e-6 /* elementwise functions */
 #define DI_BOUND_ATTEND 2e-5
 
+/* Sizes that operations have room for; a config's own limits (model/config.h) stay below them. */
+enum {
+    DI_OPS_MAX_RATIO = 64, /* tokens of a compressed entry: at most a page */
+    DI_OPS_MAX_HC = 16,    /* streams */
+    DI_OPS_MAX_NGRAM = 16
+};
+
 typedef struct di_stream di_stream;
 
 /* An address in device memory. Arithmetic is allowed (di_ptr_at), reading through it is not.

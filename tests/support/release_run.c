@@ -13,6 +13,10 @@
 
 #include "support/release_runner.h"
 
+_Static_assert((int)DI_MAX_HC <= (int)DI_OPS_MAX_HC && (int)DI_MAX_NGRAM <= (int)DI_OPS_MAX_NGRAM &&
+                   (int)DI_PAGE_TOKENS <= (int)DI_OPS_MAX_RATIO,
+               "operations have room for every config");
+
 di_limits release_limits(const release_file *file) {
     const di_config *c = &file->config;
     int32_t k = c->hc_mult * c->hidden_size, o = c->num_attention_heads * c->head_dim;

@@ -3,8 +3,6 @@
 
 #include "kernels/cpu/cpu.h"
 
-enum { MAX_RATIO = 64 };
-
 typedef struct compress_job {
     const di_compress_args *args;
     const float *c, *g;   /* [n_rows][d]; g NULL at ratio 1 */
@@ -39,7 +37,7 @@ static void pool_groups(di_stream *s, cpu_scratch *scratch, void *user, int64_t 
         int64_t t = job->which[i];
         float *latent = job->latent + i * d;
         if (ratio > 1) {
-            const float *c[MAX_RATIO], *g[MAX_RATIO];
+            const float *c[DI_OPS_MAX_RATIO], *g[DI_OPS_MAX_RATIO];
             int32_t from = ((const int32_t *)cpu_at(a->batch.pos))[t] + 1 - ratio;
             for (int32_t j = 0; j < ratio; j++) {
                 c[j] = raw_row(job, t, from + j, false);
@@ -100,7 +98,7 @@ void cpu_op_compress(di_stream *s, const di_compress_args *args) {
     const int32_t *pos = cpu_at(args->batch.pos);
     int32_t rows = args->batch.n_rows, d = p->d, groups = 0, ratio = p->ratio;
     if (rows == 0) return;
-    CPU_REQUIRE(ratio >= 1 && ratio <= MAX_RATIO);
+    CPU_REQUIRE(ratio >= 1 && ratio <= DI_OPS_MAX_RATIO);
     int32_t *which = cpu_take(s, (uint64_t)rows * sizeof *which);
     for (int32_t t = 0; t < rows; t++)
         if (pos[t] >= 0 && (pos[t] + 1) % ratio == 0) which[groups++] = t;

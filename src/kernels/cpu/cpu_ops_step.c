@@ -69,8 +69,6 @@ void cpu_op_embed(di_stream *s, const di_embed_args *args) {
 
 /* ---- Engram ---- */
 
-enum { MAX_NGRAM = 16 };
-
 /* y_k of row t (see di_engram_hash_args). */
 static int64_t token_class(const di_engram_hash_args *a, int32_t t, int64_t position) {
     const di_batch *b = &a->batch;
@@ -92,10 +90,10 @@ void cpu_op_engram_hash(di_stream *s, const di_engram_hash_args *args) {
     const int64_t *multipliers = cpu_at(args->multipliers);
     const int64_t *primes = cpu_at(args->primes), *offsets = cpu_at(args->offsets);
     int64_t n_heads = args->n_heads, columns = (args->max_ngram - 1) * n_heads;
-    CPU_REQUIRE(args->max_ngram <= MAX_NGRAM);
+    CPU_REQUIRE(args->max_ngram <= DI_OPS_MAX_NGRAM);
     for (int32_t t = 0; t < b->n_rows; t++) {
         int32_t pos = ((const int32_t *)cpu_at(b->pos))[t];
-        int64_t y[MAX_NGRAM];
+        int64_t y[DI_OPS_MAX_NGRAM];
         if (pos < 0) continue;
         for (int32_t k = 0; k < args->max_ngram; k++) y[k] = token_class(args, t, (int64_t)pos - k);
         for (int64_t layer = 0; layer < args->n_layers; layer++) {

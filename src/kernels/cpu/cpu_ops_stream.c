@@ -95,7 +95,7 @@ void cpu_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
                  sublayer_rows, &job);
 }
 
-enum { PIECE = 1024, MAX_STREAMS = 16 }; /* PIECE: channels of a task */
+enum { PIECE = 1024 }; /* channels of a task */
 
 static void expand_pieces(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,
                           int64_t end) {
@@ -113,15 +113,15 @@ static void expand_pieces(di_stream *s, cpu_scratch *scratch, void *user, int64_
 void cpu_op_sublayer_out(di_stream *s, const di_sublayer_out_args *args) {
     di_sublayer_out_args a = *args;
     int64_t pieces = ((int64_t)a.width + PIECE - 1) / PIECE;
-    CPU_REQUIRE(a.hc <= MAX_STREAMS);
+    CPU_REQUIRE(a.hc <= DI_OPS_MAX_HC);
     cpu_parallel(s, a.n_rows * pieces, 1, (int64_t)a.n_rows * a.width * a.hc / 4, expand_pieces,
                  &a);
 }
 
 void cpu_op_stream_mean(di_stream *s, const di_stream_mean_args *args) {
     int64_t d = args->width, hc = args->hc;
-    float share[MAX_STREAMS];
-    CPU_REQUIRE(hc <= MAX_STREAMS);
+    float share[DI_OPS_MAX_HC];
+    CPU_REQUIRE(hc <= DI_OPS_MAX_HC);
     for (int64_t j = 0; j < hc; j++) share[j] = 1.0f / (float)hc;
     for (int64_t t = 0; t < args->n_rows; t++) {
         const float *streams = (const float *)cpu_at(args->streams) + t * hc * d;

@@ -98,9 +98,8 @@ void cpu_op_quantize(di_stream *s, const di_quantize_args *args) {
 
 void cpu_op_pool(di_stream *s, const di_pool_args *args) {
     int64_t width = args->width, ratio = args->ratio;
-    enum { MAX_RATIO = 64 };
-    const float *c[MAX_RATIO], *g[MAX_RATIO];
-    CPU_REQUIRE(ratio <= MAX_RATIO);
+    const float *c[DI_OPS_MAX_RATIO], *g[DI_OPS_MAX_RATIO];
+    CPU_REQUIRE(ratio <= DI_OPS_MAX_RATIO);
     for (int64_t i = 0; i < args->n_groups; i++) {
         for (int64_t j = 0; j < ratio; j++) {
             c[j] = (const float *)cpu_at(args->kv) + (i * ratio + j) * width;

@@ -79,8 +79,7 @@ static void expand(float *streams, const float *y, const float *post, const floa
         expand4(streams, y, post, comb, width, begin, end, round);
         return;
     }
-    enum { MAX_STREAMS = 16 };
-    __m256 in[MAX_STREAMS];
+    __m256 in[DI_OPS_MAX_HC];
     for (int64_t i = begin; i < end; i += 8) {
         int64_t n = end - i;
         for (int32_t j = 0; j < hc; j++) in[j] = load_n(streams + j * width + i, n);

@@ -3,12 +3,10 @@
 
 #include "kernels/ref/ref.h"
 
-enum { MAX_RATIO = 64 };
-
 void ref_pool_group(const di_stream *s, const double *const *kv, const double *const *gate,
                     int32_t ratio, int64_t width, double *out) {
     for (int64_t d = 0; d < width; d++) {
-        double top = -INFINITY, total = 0, sum = 0, share[MAX_RATIO];
+        double top = -INFINITY, total = 0, sum = 0, share[DI_OPS_MAX_RATIO];
         for (int32_t i = 0; i < ratio; i++) top = fmax(top, gate[i][d]);
         for (int32_t i = 0; i < ratio; i++) total += share[i] = exp(gate[i][d] - top);
         for (int32_t i = 0; i < ratio; i++) sum += kv[i][d] * share[i] / total;
@@ -18,9 +16,9 @@ void ref_pool_group(const di_stream *s, const double *const *kv, const double *c
 
 void ref_pool(di_stream *s, const di_pool_args *args) {
     int64_t width = args->width;
-    REF_REQUIRE(args->ratio >= 1 && args->ratio <= MAX_RATIO);
+    REF_REQUIRE(args->ratio >= 1 && args->ratio <= DI_OPS_MAX_RATIO);
     for (int64_t g = 0; g < args->n_groups; g++) {
-        const double *kv[MAX_RATIO], *gate[MAX_RATIO];
+        const double *kv[DI_OPS_MAX_RATIO], *gate[DI_OPS_MAX_RATIO];
         for (int32_t i = 0; i < args->ratio; i++) {
             kv[i] = ref_doubles(s, args->kv) + (g * args->ratio + i) * width;
             gate[i] = ref_doubles(s, args->gate) + (g * args->ratio + i) * width;
@@ -51,7 +49,7 @@ static void pooled_rows(di_stream *s, const di_compress_args *args, const double
     int32_t ratio = args->pages.ratio;
     int64_t d = args->pages.d;
     for (int64_t t = 0; t < args->batch.n_rows; t++) {
-        const double *kv[MAX_RATIO], *gate[MAX_RATIO];
+        const double *kv[DI_OPS_MAX_RATIO], *gate[DI_OPS_MAX_RATIO];
         int32_t pos = ref_ints(s, args->batch.pos)[t];
         if (pos < 0 || (pos + 1) % ratio != 0) continue;
         for (int32_t i = 0; i < ratio; i++) {
@@ -100,7 +98,7 @@ void ref_compress(di_stream *s, const di_compress_args *args) {
     int32_t ratio = pages->ratio;
     const double *u = ref_doubles(s, args->u);
     double *latent = ref_take(s, rows * d), *key = ref_take(s, rows * di);
-    REF_REQUIRE(ratio >= 1 && ratio <= MAX_RATIO && args->wkv.n == d);
+    REF_REQUIRE(ratio >= 1 && ratio <= DI_OPS_MAX_RATIO && args->wkv.n == d);
     memset(latent, 0, (size_t)(rows * d) * sizeof *latent);
     if (ratio == 1) {
         ref_linear_rows(s, &args->wkv, u, rows, false, false, latent);

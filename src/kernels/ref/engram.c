@@ -3,8 +3,6 @@
 
 #include "kernels/ref/ref.h"
 
-enum { MAX_NGRAM = 16 };
-
 /* The class of the token at `position` of row t's sequence; before the start, pad_class. */
 static int64_t token_class(const di_stream *s, const di_engram_hash_args *args, int32_t t,
                            int64_t position) {
@@ -40,9 +38,9 @@ static void hash_row(const di_stream *s, const di_engram_hash_args *args, int32_
 void ref_engram_hash(di_stream *s, const di_engram_hash_args *args) {
     const di_batch *b = &args->batch;
     int32_t columns = (args->max_ngram - 1) * args->n_heads;
-    REF_REQUIRE(args->max_ngram >= 1 && args->max_ngram <= MAX_NGRAM);
+    REF_REQUIRE(args->max_ngram >= 1 && args->max_ngram <= DI_OPS_MAX_NGRAM);
     for (int32_t t = 0; t < b->n_rows; t++) {
-        int64_t classes[MAX_NGRAM];
+        int64_t classes[DI_OPS_MAX_NGRAM];
         int32_t pos = ref_ints(s, b->pos)[t];
         if (pos < 0) continue;
         for (int32_t k = 0; k < args->max_ngram; k++) {

@@ -3,8 +3,6 @@
 
 #include "kernels/ref/ref.h"
 
-enum { MAX_STREAMS = 16 };
-
 static void normalise_rows(double *comb, int32_t hc, double eps) {
     for (int32_t i = 0; i < hc; i++) {
         double sum = 0;
@@ -59,7 +57,7 @@ void ref_mix(di_stream *s, const di_mix_args *args) {
     ref_begin(s);
     int32_t hc = args->hc, n_mix = (2 + hc) * hc;
     int64_t width = (int64_t)hc * args->width;
-    REF_REQUIRE(hc >= 1 && hc <= MAX_STREAMS && args->iters >= 1 && args->fn.n == n_mix);
+    REF_REQUIRE(hc >= 1 && hc <= DI_OPS_MAX_HC && args->iters >= 1 && args->fn.n == n_mix);
     double *fn = ref_take(s, width), *m = ref_take(s, (int64_t)args->n_rows * n_mix);
     for (int32_t n = 0; n < n_mix; n++) {
         ref_matrix_row(s, &args->fn, n, fn);
@@ -105,14 +103,14 @@ void ref_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
 void ref_sublayer_out(di_stream *s, const di_sublayer_out_args *args) {
     int64_t width = args->width;
     int32_t hc = args->hc;
-    REF_REQUIRE(hc >= 1 && hc <= MAX_STREAMS);
+    REF_REQUIRE(hc >= 1 && hc <= DI_OPS_MAX_HC);
     for (int64_t t = 0; t < args->n_rows; t++) {
         double *streams = ref_doubles(s, args->streams) + t * hc * width;
         const double *y = ref_doubles(s, args->y) + t * width;
         const double *post = ref_doubles(s, args->post) + t * hc;
         const double *comb = ref_doubles(s, args->comb) + t * hc * hc;
         for (int64_t d = 0; d < width; d++) {
-            double before[MAX_STREAMS];
+            double before[DI_OPS_MAX_HC];
             for (int32_t i = 0; i < hc; i++) before[i] = streams[i * width + d];
             for (int32_t k = 0; k < hc; k++) {
                 double sum = 0;
