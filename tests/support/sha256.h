@@ -1,4 +1,4 @@
-/* SHA-256 for tests that hold a text by its hash (FIPS 180-4). */
+/* base/sha256.h in hexadecimal, for tests that hold a text by its hash. */
 #ifndef DI_TESTS_SHA256_H
 #define DI_TESTS_SHA256_H
 
