@@ -62,7 +62,7 @@ struct di_tokenizer {
     added_set added[2];
 };
 
-/* Makes room for `more` ids behind ids->size. */
+/* ids.c: makes room for `more` ids behind ids->size. */
 di_status ids__reserve(di_ids *ids, size_t more, di_error *error);
 
 /* tokenizer_tables.c: the two hash tables. *_init makes room for n entries; false: no memory. */
