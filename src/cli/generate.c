@@ -1,74 +1,18 @@
+/* The loop of an answer: tokens through the reader into what di_answer holds. */
 #include "cli/generate.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "cli/answer_printer.h"
 #include "cli/terminal.h"
-
-/* ---- On the terminal ---- */
-
-typedef struct printer {
-    bool show, thoughts, style;
-    bool in_thought, in_call;
-    char last; /* character printed, 0: none */
-} printer;
-
-static void put(printer *p, const char *text, size_t size) {
-    if (size == 0) return;
-    fwrite(text, 1, size, stdout);
-    p->last = text[size - 1];
-}
-
-static void end_thought(printer *p) {
-    if (!p->in_thought) return;
-    p->in_thought = false;
-    if (p->style) fputs(DI_STYLE_OFF, stdout);
-    put(p, "\n\n", p->last == '\n' ? 1 : 2);
-}
-
-static void show_part(printer *p, di_part part, const char *text, size_t size) {
-    switch (part) {
-    case DI_PART_THOUGHT:
-        if (!p->thoughts) return;
-        if (!p->in_thought && p->style) fputs(DI_STYLE_DIM, stdout);
-        p->in_thought = true;
-        put(p, text, size);
-        break;
-    case DI_PART_ANSWER:
-        end_thought(p);
-        put(p, text, size);
-        break;
-    case DI_PART_CALL_NAME:
-        end_thought(p);
-        if (p->last && p->last != '\n') put(p, "\n", 1);
-        put(p, "call ", 5);
-        put(p, text, size);
-        put(p, " ", 1);
-        break;
-    case DI_PART_CALL_ARGUMENTS: put(p, text, size); break;
-    case DI_PART_CALL_END:
-    case DI_PART_CALL_BROKEN: put(p, "\n", 1); break;
-    }
-    fflush(stdout);
-}
-
-static void finish_line(printer *p) {
-    if (!p->show) return;
-    if (p->in_thought && p->style) fputs(DI_STYLE_OFF, stdout);
-    if (p->last && p->last != '\n') fputc('\n', stdout);
-    fflush(stdout);
-}
 
 /* ---- Collecting ---- */
 
 typedef struct collector {
     di_answer *answer;
-    printer printer;
+    di_answer_printer printer;
     bool failed;
 } collector;
 
@@ -110,7 +54,7 @@ static void on_part(void *user, di_part part, int index, const char *text, size_
     case DI_PART_CALL_BROKEN: drop_call(answer); break;
     case DI_PART_CALL_END: break;
     }
-    if (c->printer.show) show_part(&c->printer, part, text, size);
+    di_answer_printer_part(&c->printer, part, text, size);
 }
 
 static di_status keep_token(di_answer *answer, di_token token, di_error *error) {
@@ -202,7 +146,7 @@ di_status di_generate(const di_generation *generation, di_answer *answer, di_err
         answer->finish = "tool_calls";
     }
 done:
-    finish_line(&c.printer);
+    di_answer_printer_end(&c.printer);
     di_reader_destroy(reader);
     return status;
 }
@@ -215,72 +159,4 @@ void di_answer_free(di_answer *answer) {
     di_buffer_free(&answer->text);
     di_ids_free(&answer->ids);
     memset(answer, 0, sizeof *answer);
-}
-
-/* ---- Afterwards ---- */
-
-static double per_second(size_t n, double seconds) { return seconds > 0 ? (double)n / seconds : 0; }
-
-/* The first token comes with the prompt. */
-static size_t decoded(const di_answer *answer) {
-    return answer->n_steps > 0 ? answer->n_steps - 1 : 0;
-}
-
-void di_answer_print_speed(const di_answer *answer) {
-    size_t n_read = answer->n_prompt - answer->n_reused;
-    fprintf(stderr, "prompt: %zu tokens in %.2f s (%.1f tokens/s)", n_read, answer->prompt_s,
-            per_second(n_read, answer->prompt_s));
-    if (answer->n_reused > 0) fprintf(stderr, ", %zu kept", answer->n_reused);
-    fprintf(stderr, "; answer: %zu tokens in %.2f s (%.1f tokens/s); seed %" PRIu64 "\n",
-            answer->ids.size, answer->answer_s, per_second(decoded(answer), answer->answer_s),
-            answer->seed);
-}
-
-static void write_string(di_buffer *out, const di_buffer *text) {
-    di_json_write_string(out, text->data ? text->data : "", text->size);
-}
-
-static void write_tokens(const di_answer *answer, di_buffer *out) {
-    di_buffer_puts(out, ", \"ids\": [");
-    for (size_t i = 0; i < answer->ids.size; i++) {
-        di_buffer_printf(out, "%s%d", i ? ", " : "", answer->ids.data[i]);
-    }
-    di_buffer_puts(out, "], \"logprobs\": [");
-    for (size_t i = 0; i < answer->ids.size; i++) {
-        di_buffer_puts(out, i ? ", " : "");
-        if (isfinite(answer->logprobs[i])) {
-            di_buffer_printf(out, "%.7g", (double)answer->logprobs[i]);
-        } else {
-            di_buffer_puts(out, "null");
-        }
-    }
-    di_buffer_putc(out, ']');
-}
-
-void di_answer_write_json(const di_answer *answer, di_buffer *out) {
-    di_buffer_puts(out, "{\"text\": ");
-    write_string(out, &answer->text);
-    di_buffer_puts(out, ", \"thinking\": ");
-    write_string(out, &answer->thought);
-    di_buffer_puts(out, ", \"tool_calls\": [");
-    for (int i = 0; i < answer->n_calls; i++) {
-        di_buffer_puts(out, i ? ", {\"name\": " : "{\"name\": ");
-        write_string(out, &answer->calls[i].name);
-        di_buffer_puts(out, ", \"arguments\": ");
-        write_string(out, &answer->calls[i].arguments);
-        di_buffer_putc(out, '}');
-    }
-    di_buffer_printf(out, "], \"finish_reason\": \"%s\"", answer->finish);
-    write_tokens(answer, out);
-    di_buffer_printf(out,
-                     ", \"usage\": {\"prompt_tokens\": %zu, \"reused_tokens\": %zu, "
-                     "\"completion_tokens\": %zu}",
-                     answer->n_prompt, answer->n_reused, answer->ids.size);
-    di_buffer_printf(out,
-                     ", \"timings\": {\"prompt_s\": %.6f, \"prompt_tokens_per_s\": %.3f, "
-                     "\"answer_s\": %.6f, \"answer_tokens_per_s\": %.3f}",
-                     answer->prompt_s,
-                     per_second(answer->n_prompt - answer->n_reused, answer->prompt_s),
-                     answer->answer_s, per_second(decoded(answer), answer->answer_s));
-    di_buffer_printf(out, ", \"seed\": %" PRIu64 "}\n", answer->seed);
 }

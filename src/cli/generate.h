@@ -42,6 +42,8 @@ typedef struct di_answer {
 di_status di_generate(const di_generation *generation, di_answer *answer, di_error *error);
 void di_answer_free(di_answer *answer);
 
+/* answer_report.c */
+
 /* "prompt: 14 tokens in 0.02 s (...), 12 kept; answer: 10 tokens in 0.10 s (...); seed 7" to
  * stderr. As in the JSON, the end token is not counted; its step is, in the speed. */
 void di_answer_print_speed(const di_answer *answer);

@@ -1,0 +1,21 @@
+/* The two ways in which `inspect` tells what it found. */
+#ifndef DI_CLI_INSPECT_REPORT_H
+#define DI_CLI_INSPECT_REPORT_H
+
+#include "base/buffer.h"
+#include "model/inspect.h"
+
+typedef struct di_inspect_subject {
+    const char *name;
+    di_config config;
+    di_checkpoint *checkpoint; /* NULL: from the config alone */
+    di_inspect found;
+    di_context_bytes state;
+    int64_t context;
+    int32_t batch;
+} di_inspect_subject;
+
+void di_inspect_text(const di_inspect_subject *subject, di_buffer *out);
+void di_inspect_json(const di_inspect_subject *subject, di_buffer *out);
+
+#endif
