@@ -1,9 +1,9 @@
 /* inspect: what is in a checkpoint, and what a machine needs to run it. */
 #include <dirent.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cli/cli.h"
+#include "cli/config_source.h"
 #include "cli/inspect_report.h"
 
 enum { CHUNK_ROWS = 256 }; /* the default of --chunk */
@@ -23,23 +23,16 @@ static bool has_weights(const char *directory) {
     return found;
 }
 
-/* A model directory, a config.json (also one alone in a directory), or a name from the tree. */
+/* A model directory, or a config alone. */
 static di_status open_subject(di_inspect_subject *s, di_error *error) {
-    struct stat st;
-    char path[4096];
-    size_t size;
-    const char *json;
-    if (stat(s->name, &st) != 0 && (json = di_config_builtin(s->name, &size)) != NULL) {
-        return di_config_parse(json, size, s->name, &s->config, error);
+    di_config_source source;
+    di_status status = di_config_source_read(s->name, &source, error);
+    if (status == DI_OK) {
+        status = di_config_parse(source.json, source.size, source.path, &s->config, error);
     }
-    if (stat(s->name, &st) != 0 || !S_ISDIR(st.st_mode)) {
-        return di_config_load(s->name, &s->config, error);
-    }
-    if (snprintf(path, sizeof path, "%s/config.json", s->name) >= (int)sizeof path) {
-        return di_fail(error, DI_ERR_USAGE, "the path of the model is too long");
-    }
-    DI_TRY(di_config_load(path, &s->config, error));
-    if (!has_weights(s->name)) return DI_OK;
+    di_config_source_free(&source);
+    if (status != DI_OK) return status;
+    if (!source.directory || !has_weights(s->name)) return DI_OK;
     DI_TRY(di_checkpoint_open(s->name, &s->config, &s->checkpoint, error));
     return di_checkpoint_check_scales(s->checkpoint, false, error);
 }

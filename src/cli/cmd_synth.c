@@ -2,38 +2,18 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "base/file.h"
 #include "cli/cli.h"
+#include "cli/config_source.h"
 #include "cli/lossy.h"
 #include "cli/terminal.h"
 #include "model/checkpoint.h"
 #include "model/synth.h"
 #include "model/synth_path.h"
 
-enum { CONFIG_MAX_BYTES = 1 << 20, MIB = 1 << 20, GIB = 1 << 30 };
+enum { MIB = 1 << 20, GIB = 1 << 30 };
 
 /* ---- What to write ---- */
-
-/* A name from the tree, a config.json, or a directory with one. Free *owned. */
-static di_status read_config(const char *given, char **owned, const char **json, size_t *size,
-                             di_error *error) {
-    struct stat st;
-    uint64_t n;
-    char path[4096];
-    *owned = NULL;
-    if (stat(given, &st) != 0 && (*json = di_config_builtin(given, size)) != NULL) return DI_OK;
-    bool directory = stat(given, &st) == 0 && S_ISDIR(st.st_mode);
-    if (snprintf(path, sizeof path, directory ? "%s/config.json" : "%s", given) >=
-        (int)sizeof path) {
-        return di_fail(error, DI_ERR_USAGE, "--config: the path is too long");
-    }
-    DI_TRY(di_file_read(path, CONFIG_MAX_BYTES, owned, &n, error));
-    *json = *owned;
-    *size = (size_t)n;
-    return DI_OK;
-}
 
 /* "4": the first four; "0,2,20": these. Free *layers. */
 static di_status read_layers(const char *text, int32_t *n, int32_t **layers, di_error *error) {
@@ -62,16 +42,15 @@ static di_status read_layers(const char *text, int32_t *n, int32_t **layers, di_
 }
 
 static di_status make_config(const di_args *args, di_buffer *out, di_error *error) {
-    const char *given = di_args_text(args, DI_OPT_CONFIG), *json, *layers = NULL;
+    const char *given = di_args_text(args, DI_OPT_CONFIG), *layers = NULL;
     if (!given) {
         return di_fail(error, DI_ERR_USAGE,
                        "--config is missing: a config.json, or the word released or tiny");
     }
     di_synth_overrides o = di_synth_overrides_none();
-    char *owned = NULL;
     int32_t *chosen = NULL;
-    size_t size;
-    di_status status = read_config(given, &owned, &json, &size, error);
+    di_config_source source;
+    di_status status = di_config_source_read(given, &source, error);
     if (status == DI_OK && (layers = di_args_text(args, DI_OPT_LAYERS)) != NULL) {
         status = read_layers(layers, &o.n_layers, &chosen, error);
         o.layers = chosen;
@@ -85,9 +64,9 @@ static di_status make_config(const di_args *args, di_buffer *out, di_error *erro
     o.no_vision = !di_args_flag(args, DI_OPT_VISION);
     o.tokenizer = di_args_text(args, DI_OPT_TOKENIZER);
     o.set = di_args_list(args, DI_OPT_SET, &o.n_set);
-    if (status == DI_OK) status = di_synth_config(json, size, given, &o, out, error);
+    if (status == DI_OK) status = di_synth_config(source.json, source.size, given, &o, out, error);
     free(chosen);
-    free(owned);
+    di_config_source_free(&source);
     return status;
 }
 
