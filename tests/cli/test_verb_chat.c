@@ -264,65 +264,75 @@ static void test_terminal(void **state) {
     free(t);
 }
 
+/* A terminal whose conversation is looked at in the end. */
+typedef struct session {
+    char *root, *path;
+    terminal t;
+} session;
+
+static session *open_session(void) {
+    session *s = malloc(sizeof *s);
+    assert_non_null(s);
+    s->root = temp_dir_create();
+    s->path = temp_printf("%s/talk.json", s->root);
+    open_terminal(&s->t);
+    wait_for(&s->t, "> ");
+    return s;
+}
+
+static void save(session *s) {
+    char *command = temp_printf("/save %s\r", s->path);
+    type(&s->t, command);
+    wait_for(&s->t, "Saved to");
+    wait_for(&s->t, "> ");
+    free(command);
+}
+
+/* What was saved; free() it. */
+static char *close_session(session *s) {
+    close_terminal(&s->t);
+    char *saved = temp_read(s->path, NULL);
+    free(s->path);
+    temp_dir_destroy(s->root);
+    free(s);
+    return saved;
+}
+
 /* Ctrl-C stops the answer, and the partial answer stays in the conversation. */
 static void test_interrupted_answer(void **state) {
     (void)state;
-    char *root = temp_dir_create(), *path = temp_printf("%s/talk.json", root);
-    char *save = temp_printf("/save %s\r", path);
-    terminal *t = malloc(sizeof *t);
-    assert_non_null(t);
-    open_terminal(t);
-    wait_for(t, "> ");
-    type(t, "Tell me a story about a fox.\r");
-    wait_for(t, "One sunny day");
-    type(t, "\x03");
-    wait_for(t, "stopped\r\n");
-    wait_for(t, "> ");
-    type(t, save);
-    wait_for(t, "Saved to");
-    wait_for(t, "> ");
-    type(t, "What is 2 + 3?\r");
-    wait_for(t, "prompt:");
-    wait_for(t, "> ");
-    close_terminal(t);
-    char *saved = temp_read(path, NULL);
+    session *s = open_session();
+    type(&s->t, "Tell me a story about a fox.\r");
+    wait_for(&s->t, "One sunny day");
+    type(&s->t, "\x03");
+    wait_for(&s->t, "stopped\r\n");
+    wait_for(&s->t, "> ");
+    save(s);
+    type(&s->t, "What is 2 + 3?\r");
+    wait_for(&s->t, "prompt:");
+    wait_for(&s->t, "> ");
+    char *saved = close_session(s);
     assert_non_null(strstr(saved, "about a fox.\"},\n {\"role\": \"assistant\", \"content\": \""));
     assert_non_null(strstr(saved, "One sunny day"));
     assert_null(strstr(saved, "never forgot"));
     free(saved);
-    free(t);
-    free(save);
-    free(path);
-    temp_dir_destroy(root);
 }
 
 static void test_paste_stays_together(void **state) {
     (void)state;
-    char *root = temp_dir_create(), *path = temp_printf("%s/talk.json", root);
-    char *save = temp_printf("/save %s\r", path);
-    terminal *t = malloc(sizeof *t);
-    assert_non_null(t);
-    open_terminal(t);
-    wait_for(t, "> ");
-    type(t, "/set max-tokens 1\r");
-    wait_for(t, "max-tokens is 1.");
-    wait_for(t, "> ");
-    type(t, "one\ntwo\nthree");
-    wait_for(t, "three");
-    type(t, "\r");
-    wait_for(t, "prompt:");
-    wait_for(t, "> ");
-    type(t, save);
-    wait_for(t, "Saved to");
-    wait_for(t, "> ");
-    close_terminal(t);
-    char *saved = temp_read(path, NULL);
+    session *s = open_session();
+    type(&s->t, "/set max-tokens 1\r");
+    wait_for(&s->t, "max-tokens is 1.");
+    wait_for(&s->t, "> ");
+    type(&s->t, "one\ntwo\nthree");
+    wait_for(&s->t, "three");
+    type(&s->t, "\r");
+    wait_for(&s->t, "prompt:");
+    wait_for(&s->t, "> ");
+    save(s);
+    char *saved = close_session(s);
     assert_non_null(strstr(saved, "\"content\": \"one\\ntwo\\nthree\"}"));
     free(saved);
-    free(t);
-    free(save);
-    free(path);
-    temp_dir_destroy(root);
 }
 
 /* ---- Signals ---- */
