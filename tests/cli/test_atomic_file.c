@@ -30,25 +30,22 @@ static int open_or_refuse(const char *path, int flags, mode_t mode) {
 #include "cli/atomic_file.c"
 #undef open
 
-static char *root, *path;
+static char *path;
 static di_error error;
 
 static int setup(void **state) {
-    (void)state;
-    root = temp_dir_create();
-    path = temp_printf("%s/file", root);
+    (void)temp_root_create(state);
+    path = temp_printf("%s/file", temp_root);
     return 0;
 }
 
 static int teardown(void **state) {
-    (void)state;
     free(path);
-    temp_dir_destroy(root);
-    return 0;
+    return temp_root_destroy(state);
 }
 
 static int count_files(void) {
-    char *command = temp_printf("exit $(ls -A %s | wc -l)", root);
+    char *command = temp_printf("exit $(ls -A %s | wc -l)", temp_root);
     int status = system(command);
     free(command);
     return WEXITSTATUS(status);
@@ -126,7 +123,7 @@ static void test_place_is_taken(void **state) {
 
 static void test_links_are_followed(void **state) {
     (void)state;
-    char *link = temp_printf("%s/link", root);
+    char *link = temp_printf("%s/link", temp_root);
     temp_write(path, "old", 3);
     assert_int_equal(symlink("file", link), 0);
     di_atomic_file file = begin(link, "new");
@@ -142,7 +139,7 @@ static void test_links_are_followed(void **state) {
 
 static void test_names_without_a_folder(void **state) {
     (void)state;
-    assert_int_equal(chdir(root), 0);
+    assert_int_equal(chdir(temp_root), 0);
     di_atomic_file file = begin("file", "here");
     commit(&file);
     holds(path, "here");

@@ -22,21 +22,7 @@
 
 #define PROGRAM DI_BUILD_DIR "/deepinfer"
 
-static char *root;
-
-static int setup(void **state) {
-    (void)state;
-    root = temp_dir_create();
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    temp_dir_destroy(root);
-    return 0;
-}
-
-/* Starts the program in `root`, both outputs into the file `out` there. */
+/* Starts the program in `temp_root`, both outputs into the file `out` there. */
 static pid_t start(const char *const *arguments) {
     pid_t pid = fork();
     assert_true(pid >= 0);
@@ -44,7 +30,7 @@ static pid_t start(const char *const *arguments) {
     char *argv[24] = {strdup(PROGRAM)};
     for (int i = 0; arguments[i]; i++) argv[i + 1] = strdup(arguments[i]);
     int fd = -1;
-    if (chdir(root) == 0) fd = open("out", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (chdir(temp_root) == 0) fd = open("out", O_WRONLY | O_CREAT | O_TRUNC, 0666);
     if (fd >= 0 && dup2(fd, 1) >= 0 && dup2(fd, 2) >= 0) execv(PROGRAM, argv);
     _exit(99);
 }
@@ -59,7 +45,7 @@ static int finish(pid_t pid) {
 /* Its exit code; free() *output. */
 static int run(char **output, const char *const *arguments) {
     int code = finish(start(arguments));
-    char *path = temp_printf("%s/out", root);
+    char *path = temp_printf("%s/out", temp_root);
     *output = temp_read(path, NULL);
     free(path);
     return code;
@@ -185,7 +171,7 @@ static void released_geometry(void **state) {
 static void interrupted(void **state) {
     (void)state;
     struct stat st;
-    char *file = temp_printf("%s/stopped/model.safetensors", root), *path;
+    char *file = temp_printf("%s/stopped/model.safetensors", temp_root), *path;
     pid_t pid =
         start(ARGUMENTS("synth", "--config", "tiny", "--engram-rows", "20000000", "stopped"));
     /* 1.3 GB are planned; as soon as there is some, Ctrl-C comes */
@@ -194,12 +180,12 @@ static void interrupted(void **state) {
     }
     assert_int_equal(kill(pid, SIGINT), 0);
     assert_int_equal(finish(pid), 130);
-    path = temp_printf("%s/out", root);
+    path = temp_printf("%s/out", temp_root);
     char *output = temp_read(path, NULL);
     check_contains(output, "deepinfer synth: stopped; stopped is removed again\n");
     free(output);
     free(path);
-    path = temp_printf("%s/stopped", root);
+    path = temp_printf("%s/stopped", temp_root);
     assert_int_equal(stat(path, &st), -1);
     free(path);
     free(file);
@@ -230,17 +216,17 @@ static void refusals(void **state) {
 static void directories_without_weights(void **state) {
     (void)state;
     size_t size;
-    char *path = temp_printf("%s/alone", root), *output;
+    char *path = temp_printf("%s/alone", temp_root), *output;
     assert_int_equal(mkdir(path, 0777), 0);
     free(path);
-    path = temp_printf("%s/alone/config.json", root);
+    path = temp_printf("%s/alone/config.json", temp_root);
     const char *json = di_config_builtin("tiny", &size);
     temp_write(path, json, size);
     free(path);
     assert_int_equal(run(&output, ARGUMENTS("inspect", "alone")), 0);
     check_contains(output, "936 tensors, 4,239,844 bytes (from the config; no weights here)\n");
     free(output);
-    path = temp_printf("%s/alone/model-00001-of-00002.safetensors", root);
+    path = temp_printf("%s/alone/model-00001-of-00002.safetensors", temp_root);
     temp_write(path, "x", 1);
     free(path);
     check_output(1,
@@ -256,5 +242,5 @@ int main(void) {
         cmocka_unit_test(interrupted),        cmocka_unit_test(directories_without_weights),
         cmocka_unit_test(refusals),
     };
-    return cmocka_run_group_tests_name("cmd_synth", tests, setup, teardown);
+    return cmocka_run_group_tests_name("cmd_synth", tests, temp_root_create, temp_root_destroy);
 }

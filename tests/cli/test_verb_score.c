@@ -21,20 +21,6 @@
 #include "support/program.h"
 #include "support/temp.h"
 
-static char *root;
-
-static int setup(void **state) {
-    (void)state;
-    root = temp_dir_create();
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    temp_dir_destroy(root);
-    return 0;
-}
-
 typedef struct line {
     int64_t id;
     double logprob; /* NAN: null */
@@ -112,7 +98,7 @@ static void test_ids(void **state) {
     line by_text[20], by_ids[20];
     int n = read_lines(program_run("score models/demo -q --numerics float 'Long ago'", NULL)->out,
                        by_text, 20);
-    char *path = temp_printf("%s/ids.txt", root), *command, list[400] = " ";
+    char *path = temp_printf("%s/ids.txt", temp_root), *command, list[400] = " ";
     for (int i = 0; i < n; i++) {
         snprintf(list + strlen(list), sizeof list - strlen(list), "%d%s", (int)by_text[i].id,
                  i % 2 ? "\n\t" : " ");
@@ -143,7 +129,7 @@ static void test_logits_agree_with_logprobs(void **state) {
     (void)state;
     enum { VOCAB = 2560 };
     line lines[20];
-    char *path = temp_printf("%s/logits.npy", root), *data;
+    char *path = temp_printf("%s/logits.npy", temp_root), *data;
     char *command =
         temp_printf("score models/demo -q --chunk 3 --logits %s 'Long ago, a fox'", path);
     int n = read_lines(program_run(command, NULL)->out, lines, 20);
@@ -167,7 +153,7 @@ static void test_logits_agree_with_logprobs(void **state) {
 
 static void test_streams(void **state) {
     (void)state;
-    char *path = temp_printf("%s/streams.npy", root), *first, *second;
+    char *path = temp_printf("%s/streams.npy", temp_root), *first, *second;
     char *command = temp_printf("score models/demo -q --streams %s 'Long ago, a fox'", path);
     size_t size, n = (size_t)10 * 7 * 4 * 256;
     assert_int_equal(program_run(command, NULL)->code, 0);
@@ -232,8 +218,9 @@ static void write_ids(const char *path, int count) {
 static void test_files_appear_whole(void **state) {
     (void)state;
     static const char *const ends[] = {">/dev/full", "| head -1 >/dev/null"};
-    char *old = temp_printf("%s/old.npy", root), *fresh = temp_printf("%s/fresh.npy", root);
-    char *ids = temp_printf("%s/ids", root);
+    char *old = temp_printf("%s/old.npy", temp_root),
+         *fresh = temp_printf("%s/fresh.npy", temp_root);
+    char *ids = temp_printf("%s/ids", temp_root);
     temp_write(old, "old", 3);
     write_ids(ids, 400);
     for (size_t i = 0; i < 2; i++) {
@@ -250,7 +237,7 @@ static void test_files_appear_whole(void **state) {
         assert_string_equal(text, "old");
         free(text);
         assert_int_not_equal(access(fresh, F_OK), 0);
-        char *left = temp_printf("ls -A %s | grep -q tmp", root);
+        char *left = temp_printf("ls -A %s | grep -q tmp", temp_root);
         assert_int_not_equal(system(left), 0);
         free(left);
         free(command);
@@ -297,7 +284,8 @@ static long resident_kib(const char *command) {
 static void test_memory_is_a_bound(void **state) {
     (void)state;
     if (is_sanitized()) skip();
-    char *ids = temp_printf("%s/ids", root), *streams = temp_printf("%s/streams.npy", root);
+    char *ids = temp_printf("%s/ids", temp_root),
+         *streams = temp_printf("%s/streams.npy", temp_root);
     write_ids(ids, 400);
     char *commands[] =
         {temp_printf("score models/demo -q --context 512 --ids %s --streams %s", ids, streams),
@@ -334,7 +322,7 @@ static void wait_until_full(int fd) {
 /* Ctrl-C while a slow reader makes the writing wait loses no byte of what was written. */
 static void test_interrupt_of_a_blocked_write(void **state) {
     (void)state;
-    char *ids = temp_printf("%s/ids", root), *text = calloc(1, 1 << 16);
+    char *ids = temp_printf("%s/ids", temp_root), *text = calloc(1, 1 << 16);
     write_ids(ids, 400);
     int ends[2], status;
     assert_non_null(text);
@@ -374,7 +362,7 @@ static void test_interrupt_of_a_blocked_write(void **state) {
 /* On a terminal the lines show how far it is; a bar would share lines with them. */
 static void test_no_bar_between_lines(void **state) {
     (void)state;
-    char *ids = temp_printf("%s/ids", root), *text = calloc(1, 1 << 16);
+    char *ids = temp_printf("%s/ids", temp_root), *text = calloc(1, 1 << 16);
     int fd, status;
     size_t size = 0;
     assert_non_null(text);
@@ -414,5 +402,5 @@ int main(void) {
         cmocka_unit_test(test_no_bar_between_lines),
         cmocka_unit_test(test_interrupt_of_a_blocked_write),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, temp_root_create, temp_root_destroy);
 }

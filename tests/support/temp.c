@@ -109,3 +109,18 @@ void temp_edit_header(const char *path, const char *from, const char *to) {
     free(old);
     free(bytes);
 }
+
+char *temp_root;
+
+int temp_root_create(void **state) {
+    (void)state;
+    temp_root = temp_dir_create();
+    return 0;
+}
+
+int temp_root_destroy(void **state) {
+    (void)state;
+    temp_dir_destroy(temp_root);
+    temp_root = NULL;
+    return 0;
+}

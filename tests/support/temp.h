@@ -10,6 +10,11 @@ char *temp_dir_create(void);
 /* Removes it with all that is in it, and frees the path. */
 void temp_dir_destroy(char *directory);
 
+/* One for all tests of a program: setup and teardown of a group. */
+extern char *temp_root;
+int temp_root_create(void **state);
+int temp_root_destroy(void **state);
+
 /* printf into malloc'ed memory. */
 char *temp_printf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
