@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static di_status open_regular(const char *path, int *fd, uint64_t *size, di_error *error) {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for a writer */
     if (*fd < 0) return di_fail_errno(error, errno, "cannot open %s", path);
     struct stat st;
     di_status status = DI_OK;
