@@ -223,15 +223,6 @@ static void attention(const di_pass *p, int32_t layer) {
                                                     w->wo_b, p->at->y});
 }
 
-static di_score scoring(const di_config *c) {
-    switch (c->scoring_func) {
-    case DI_SCORE_SIGMOID: return DI_SCORING_SIGMOID;
-    case DI_SCORE_SOFTMAX: return DI_SCORING_SOFTMAX;
-    case DI_SCORE_SQRTSOFTPLUS: break;
-    }
-    return DI_SCORING_SQRTSOFTPLUS;
-}
-
 /* y = experts(u) (model.md 4) */
 static void moe(const di_pass *p, int32_t layer) {
     const di_config *c = p->config;
@@ -239,7 +230,7 @@ static void moe(const di_pass *p, int32_t layer) {
     int32_t n = p->batch.n_rows;
     p->ops->route(p->stream, &(di_route_args){.n_rows = n,
                                               .top_k = w->top_k,
-                                              .scoring = scoring(c),
+                                              .scoring = c->scoring_func,
                                               .normalize = c->norm_topk_prob,
                                               .temperature = c->gate_temp,
                                               .scale = c->routed_scaling_factor,

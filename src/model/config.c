@@ -62,7 +62,7 @@ static const field fields[] = {
     I32(hidden_size, WHEN_ALWAYS, 1, 1 << 18),
     I32(num_attention_heads, WHEN_ALWAYS, 1, 4096),
     I32(head_dim, WHEN_ALWAYS, 1, 1 << 16),
-    I32(qk_rope_head_dim, WHEN_ALWAYS, 0, 1 << 16),
+    I32(qk_rope_head_dim, WHEN_ALWAYS, 2, 1 << 16),
     I32(q_lora_rank, WHEN_ALWAYS, 1, 1 << 18),
     I32(o_lora_rank, WHEN_ALWAYS, 1, 1 << 16),
     I32(o_groups, WHEN_ALWAYS, 1, 4096),
@@ -296,10 +296,10 @@ static di_status read_fixed(const reader *top, const reader *text) {
 static di_status read_scoring(const reader *r) {
     static const struct {
         const char *name;
-        di_scoring value;
-    } known[] = {{"sqrtsoftplus", DI_SCORE_SQRTSOFTPLUS},
-                 {"sigmoid", DI_SCORE_SIGMOID},
-                 {"softmax", DI_SCORE_SOFTMAX}};
+        di_score value;
+    } known[] = {{"sqrtsoftplus", DI_SCORING_SQRTSOFTPLUS},
+                 {"sigmoid", DI_SCORING_SIGMOID},
+                 {"softmax", DI_SCORING_SOFTMAX}};
     const di_json *value = di_json_get(r->object, "scoring_func");
     if (!value) return fail_missing(r, "scoring_func");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {

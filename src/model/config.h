@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "kernels/ops.h"
 
 enum {
     DI_MAX_LAYERS = 256, /* backbone and draft layers together */
@@ -18,8 +19,6 @@ enum {
     DI_MAX_HC = 8,
     DI_PAGE_TOKENS = 64
 };
-
-typedef enum di_scoring { DI_SCORE_SQRTSOFTPLUS, DI_SCORE_SIGMOID, DI_SCORE_SOFTMAX } di_scoring;
 
 typedef struct di_rope_scaling { /* YaRN; factor 0 when the file has none */
     double factor, beta_fast, beta_slow;
@@ -46,8 +45,8 @@ typedef struct di_config {
     int32_t index_n_heads, index_head_dim, index_topk;
     int32_t candidate_source_layer_id; /* -1: none */
     int32_t candidate_topk_blocks, candidate_block_size;
-    di_scoring scoring_func;
-    double gate_temp; /* not in the files; 1.0 */
+    di_score scoring_func;
+    double gate_temp; /* 1.0 where the file does not say, as in the release */
     bool norm_topk_prob;
     double routed_scaling_factor, swiglu_limit; /* limit 0: no clamp */
     int32_t hc_mult, hc_sinkhorn_iters;

@@ -41,9 +41,15 @@ static di_limits limits_of(const di_config *c, const di_context_options *o) {
         .engram_columns = columns,
         .engram_width = c->engram_head_dim,
     };
-    int32_t ks[] = {c->hc_mult * c->hidden_size,  l.o_low,
-                    columns * c->engram_head_dim, c->num_attention_heads * c->head_dim,
-                    c->moe_intermediate_size,     c->n_dspark_targets * c->hidden_size};
+    int32_t ks[] = {c->hc_mult * c->hidden_size,
+                    c->q_lora_rank,
+                    l.o_low,
+                    c->head_dim,
+                    c->num_attention_heads * c->head_dim,
+                    columns * c->engram_head_dim,
+                    c->moe_intermediate_size,
+                    c->n_dspark_targets * c->hidden_size,
+                    c->hidden_size + c->dspark_markov_rank};
     l.max_k = c->hidden_size;
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) l.max_k = largest(l.max_k, ks[i]);
     return l;
@@ -55,7 +61,8 @@ di_context_bytes di_context_plan(const di_config *config, const di_backend *back
     di_limits limits = limits_of(config, options);
     uint64_t memory = di_context_lay_out(config, backend, options, NULL, &bytes);
     bytes.workspace = backend->workspace_bytes(backend, &limits);
-    bytes.total = memory + bytes.workspace;
+    bool fits = memory <= UINT64_MAX - bytes.workspace;
+    bytes.total = fits ? memory + bytes.workspace : UINT64_MAX;
     return bytes;
 }
 
@@ -123,6 +130,12 @@ static di_status take_memory(di_context *context, di_error *error) {
     const di_config *config = &context->model->config;
     di_context_bytes need = di_context_plan(config, context->backend, &context->options);
     uint64_t allowed = context->options.max_bytes;
+    if (need.total == UINT64_MAX) {
+        return di_fail(error, DI_ERR_MEMORY,
+                       "not enough memory: the bytes of a context of %" PRId64
+                       " tokens in %d slots cannot be counted",
+                       context->options.max_context, context->options.n_slots);
+    }
     if (allowed && need.total > allowed) {
         return di_fail(error, DI_ERR_MEMORY,
                        "not enough memory: a context of %" PRId64
@@ -167,6 +180,15 @@ di_status di_context_create(di_model *model, const di_context_options *options, 
         status = di_fail(error, DI_ERR_MEMORY, "out of memory: slots");
         goto done;
     }
+    if (options->drafts) {
+        size_t outs = (size_t)options->max_out;
+        context->draft_tokens = calloc(outs, sizeof *context->draft_tokens);
+        context->draft_confidence = calloc(outs, sizeof *context->draft_confidence);
+        if (!context->draft_tokens || !context->draft_confidence) {
+            status = di_fail(error, DI_ERR_MEMORY, "out of memory: drafts");
+            goto done;
+        }
+    }
     DI_TRY_DONE(take_memory(context, error));
     di_context_bytes bytes;
     di_context_lay_out(&model->config, model->backend, options, context, &bytes);
@@ -193,6 +215,8 @@ void di_context_destroy(di_context *context) {
     free(context->closed);
     free(context->page_of);
     free(context->draft_params);
+    free(context->draft_tokens);
+    free(context->draft_confidence);
     free(context->seen);
     free(context->out_slots);
     free(context);

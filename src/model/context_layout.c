@@ -1,6 +1,7 @@
 /* Where everything of a context lies: one allocation, regions of 64-byte alignment in a fixed
  * order. The same walk counts (plan) and places (create), so the two cannot disagree.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "model/network.h"
@@ -12,9 +13,11 @@ typedef struct planner {
     di_context_buffers *out; /* NULL when only counting */
 } planner;
 
+/* What does not fit 64 bits stays at UINT64_MAX, which nobody has (di_context_plan). */
 static di_ptr take(planner *p, uint64_t n, uint64_t element_bytes) {
     di_ptr place = {p->at};
-    p->at += (n * element_bytes + ALIGN - 1) / ALIGN * ALIGN;
+    bool fits = element_bytes == 0 || n <= (UINT64_MAX - p->at - ALIGN) / element_bytes;
+    p->at = fits ? p->at + (n * element_bytes + ALIGN - 1) / ALIGN * ALIGN : UINT64_MAX;
     return place;
 }
 
@@ -110,8 +113,8 @@ static void lay_out_logits(planner *p, const di_config *c, const di_backend *bac
     at->export = take(p, backend->f_bytes == 4 ? 0 : outs * vocab, 4);
 }
 
-/* Offsets of the four parts of every KV source inside a page; returns the page's bytes. */
-static uint64_t lay_out_page(const di_config *c, struct di_page_part *parts) {
+/* Offsets of the four parts of every KV source inside a page. */
+static void lay_out_page(const di_config *c, struct di_page_part *parts) {
     uint64_t at = 0, d = (uint64_t)c->head_dim, di = (uint64_t)c->index_head_dim;
     for (int32_t i = 0; i < c->num_hidden_layers; i++) {
         if (!c->roles[i].is_kv_source) continue;
@@ -120,13 +123,12 @@ static uint64_t lay_out_page(const di_config *c, struct di_page_part *parts) {
         at += entries * d / 2;
         parts[i].scales = (uint32_t)at;
         at += entries * d / 16;
-        if (!c->roles[i].is_index_source) continue;
         parts[i].key_codes = (uint32_t)at;
         at += entries * di / 2;
         parts[i].key_scales = (uint32_t)at;
         at += entries * di / 32;
     }
-    return at;
+    assert(at == (uint64_t)di_config_page_bytes(c));
 }
 
 static void lay_out_drafts(planner *p, const di_config *c, const di_backend *backend,
@@ -173,8 +175,8 @@ uint64_t di_context_lay_out(const di_config *c, const di_backend *backend,
     bytes->rings = p.at - begin;
 
     begin = p.at;
-    at->window_codes = take(&p, layers * slots * ring * head, 1);
-    at->window_scales = take(&p, layers * slots * ring * head / 32, 1);
+    at->window_codes = take(&p, slots * ring, layers * head);
+    at->window_scales = take(&p, slots * ring, layers * (head / 32));
     bytes->windows = p.at - begin;
 
     begin = p.at;
@@ -182,7 +184,8 @@ uint64_t di_context_lay_out(const di_config *c, const di_backend *backend,
     bytes->counts = p.at - begin;
 
     begin = p.at;
-    uint64_t page_bytes = lay_out_page(c, parts);
+    uint64_t page_bytes = (uint64_t)di_config_page_bytes(c);
+    lay_out_page(c, parts);
     at->page_table = take(&p, slots * (uint64_t)pages, 4);
     uint64_t pool = o->n_pages ? (uint64_t)o->n_pages : slots * (uint64_t)pages;
     at->page_pool = take(&p, pool, page_bytes);

@@ -1,8 +1,6 @@
 /* DSpark (dspark.md 4 and 5): the draft layers' windows, filled from what the backbone saw, and the
  * draft pass, which is a small forward pass of its own behind the sequences it drafts for.
  */
-#include <stdlib.h>
-
 #include "model/network.h"
 
 /* main_x = norm(main_proj . main_hidden); every stage keeps its own window row of it. */
@@ -179,28 +177,22 @@ di_status di_context_read_drafts(di_context *context, int32_t *tokens, float *co
                                  di_error *error) {
     di_backend *backend = context->backend;
     int32_t n = context->n_drafts, block = context->model->config.dspark_block_size;
-    size_t count = (size_t)n * (size_t)block;
+    uint64_t count = (uint64_t)n * (uint64_t)block;
     if (n == 0) return di_fail(error, DI_ERR_USAGE, "nothing was drafted");
-    int32_t *by_step = malloc(count * sizeof *by_step);
-    float *certain = malloc(count * sizeof *certain);
-    di_status status = DI_ERR_MEMORY;
-    if (by_step && certain) {
-        backend->ops->to_f32(backend->stream,
-                             &(di_to_f32_args){(int64_t)count, true, context->at.draft_confidence,
-                                               context->at.draft_export});
-        backend->download(backend->stream, by_step, context->at.drafts, count * 4);
-        backend->download(backend->stream, certain, context->at.draft_export, count * 4);
-        status = di_backend_sync(backend, error);
-    } else {
-        di_fail(error, status, "out of memory: drafts");
-    }
-    for (int32_t i = 0; i < n && status == DI_OK; i++) {
+    /* Into the context's memory, which outlives the downloads also when waiting fails. */
+    int32_t *by_step = context->draft_tokens;
+    float *certain = context->draft_confidence;
+    backend->ops->to_f32(backend->stream,
+                         &(di_to_f32_args){(int64_t)count, true, context->at.draft_confidence,
+                                           context->at.draft_export});
+    backend->download(backend->stream, by_step, context->at.drafts, count * 4);
+    backend->download(backend->stream, certain, context->at.draft_export, count * 4);
+    DI_TRY(di_backend_sync(backend, error));
+    for (int32_t i = 0; i < n; i++) {
         for (int32_t k = 0; k < block; k++) {
             tokens[i * block + k] = by_step[k * n + i];
             if (confidence) confidence[i * block + k] = certain[k * n + i];
         }
     }
-    free(by_step);
-    free(certain);
-    return status;
+    return DI_OK;
 }

@@ -143,6 +143,7 @@ static void cut(di_pass *p, di_context_buffers *upper, const di_step *step, int3
 /* Leaves p with the rows that went through all layers; upper: room for their buffers. */
 static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step, int32_t n_upper) {
     const di_config *c = p->config;
+    bool observed = p->context->options.drafts || p->context->tap;
     int32_t cut_layer = di_model_cut_layer(c);
     p->ops->step_begin(p->stream, &(di_step_begin_args){p->batch});
     di_pass_embed(p);
@@ -155,7 +156,7 @@ static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step,
             p->batch.floor = p->at->floor_upper;
         }
         if (c->roles[layer].engram >= 0) engram(p, layer);
-        if (c->roles[layer].dspark_target >= 0) observe(p, layer);
+        if (observed && c->roles[layer].dspark_target >= 0) observe(p, layer);
         di_pass_block(p, layer);
     }
     if (p->context->options.drafts && n_upper > 0) di_pass_observe(p);

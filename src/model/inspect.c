@@ -106,5 +106,8 @@ di_status di_inspect_state(const di_config *config, const di_backend *backend, i
     if (options.max_out < batch) options.max_out = batch;
     if (options.max_out > options.max_rows) options.max_out = options.max_rows;
     *out = di_context_plan(config, backend, &options);
-    return DI_OK;
+    if (out->total < UINT64_MAX) return DI_OK;
+    return di_fail(error, DI_ERR_MEMORY,
+                   "the bytes of %d sequences of %" PRId64 " tokens cannot be counted", batch,
+                   context);
 }

@@ -42,7 +42,8 @@ di_status di_inspect_make(const di_config *config, const di_checkpoint *checkpoi
                           di_error *error);
 
 /* What a backend takes for `batch` sequences of `context` tokens and prompts read in steps of
- * `chunk` rows, penalties included. DI_ERR_USAGE when the model does not take that context. */
+ * `chunk` rows, penalties included. DI_ERR_USAGE when the model does not take that context, DI_ERR_MEMORY when
+ * the bytes do not fit 64 bits. */
 di_status di_inspect_state(const di_config *config, const di_backend *backend, int64_t context,
                            int32_t batch, int32_t chunk, di_context_bytes *out, di_error *error);
 

@@ -13,9 +13,7 @@
 /* Checkpoints with at most this many bytes of scales have all of them checked when they open. */
 static const uint64_t deep_check_bytes = (uint64_t)256 << 20;
 
-di_model_options di_model_options_defaults(void) {
-    return (di_model_options){NULL, NULL, false, false};
-}
+di_model_options di_model_options_defaults(void) { return (di_model_options){NULL, NULL, false}; }
 
 static di_status join(char *path, size_t size, const char *directory, const char *name,
                       di_error *error) {
@@ -23,6 +21,16 @@ static di_status join(char *path, size_t size, const char *directory, const char
         return di_fail(error, DI_ERR_USAGE, "path too long: %s/%s", directory, name);
     }
     return DI_OK;
+}
+
+/* Without Engram, whose map needs a class for every id, a tokenizer may have fewer ids. */
+static di_status check_tokenizer(const di_model *model, const char *path, di_error *error) {
+    int32_t size = di_tokenizer_size(model->tokenizer);
+    if (size <= model->config.vocab_size) return DI_OK;
+    return di_fail(error, DI_ERR_INVALID,
+                   "%s has %d ids, but config.json says vocab_size %d; the tokenizer belongs to "
+                   "another model",
+                   path, size, model->config.vocab_size);
 }
 
 /* The tokenizer of the directory and, with Engram, the token map: from tokenizer.json, else from
@@ -34,15 +42,7 @@ static di_status load_token_map(di_model *model, const char *directory, di_error
     DI_TRY(join(map, sizeof map, directory, "token_map.json", error));
     if (access(tokenizer, F_OK) == 0) {
         DI_TRY(di_tokenizer_load(tokenizer, &model->tokenizer, error));
-        int32_t size = di_tokenizer_size(model->tokenizer);
-        if (size > config->vocab_size) {
-            return di_fail(
-                error, DI_ERR_INVALID,
-                "%s has %d ids, but config.json says vocab_size %d; the tokenizer belongs "
-                "to another model",
-                tokenizer, size, config->vocab_size);
-        }
-        if (config->n_engram_layers == 0) return DI_OK;
+        if (config->n_engram_layers == 0) return check_tokenizer(model, tokenizer, error);
         return di_engram_map_from_tokenizer(config, model->tokenizer, tokenizer, &model->engram,
                                             error);
     }
@@ -111,8 +111,7 @@ static uint64_t scale_bytes(const di_checkpoint *checkpoint) {
     return bytes;
 }
 
-static di_status open_files(di_model *model, const char *directory, const di_model_options *options,
-                            di_error *error) {
+static di_status open_files(di_model *model, const char *directory, di_error *error) {
     char path[4096];
     DI_TRY(join(path, sizeof path, directory, "config.json", error));
     if (access(directory, R_OK | X_OK) != 0) {
@@ -120,7 +119,7 @@ static di_status open_files(di_model *model, const char *directory, const di_mod
     }
     DI_TRY(di_config_load(path, &model->config, error));
     DI_TRY(di_checkpoint_open(directory, &model->config, &model->checkpoint, error));
-    bool deep = options->deep_check || scale_bytes(model->checkpoint) <= deep_check_bytes;
+    bool deep = scale_bytes(model->checkpoint) <= deep_check_bytes;
     DI_TRY(di_checkpoint_check_scales(model->checkpoint, deep, error));
     DI_TRY(di_engram_derive(&model->config, &model->engram, error));
     return load_token_map(model, directory, error);
@@ -134,7 +133,7 @@ di_status di_model_open(const char *directory, di_backend *backend, const di_mod
     model->backend = backend;
     model->release_layers = options->release_layers;
     di_status status;
-    DI_TRY_DONE(open_files(model, directory, options, error));
+    DI_TRY_DONE(open_files(model, directory, error));
     DI_TRY_DONE(di_weights_bind(model, options, error));
     if (model->release_layers) DI_TRY_DONE(di_ranges_collect(model, error));
     DI_TRY_DONE(upload_frequencies(model, error));

@@ -28,7 +28,6 @@ typedef struct di_model_options {
     /* Called while loading, with steps done and in all; may be NULL. Returns false to stop. */
     bool (*progress)(void *user, int64_t done, int64_t total);
     void *user;
-    bool deep_check; /* read every scale and refuse NaN; di_model_options_defaults: false */
     /* Drop a layer's mapped pages after its use in a step, so that resident memory stays near one
      * layer: for checkpoints larger than memory. */
     bool release_layers;
@@ -36,7 +35,12 @@ typedef struct di_model_options {
 
 di_model_options di_model_options_defaults(void);
 
-/* Opens the directory, checks it, derives the Engram constants and binds every tensor. The token
+/* Scales that are NaN (byte 255) are refused: all of them in a checkpoint with at most 256 MiB of
+ * scales; in a larger one not those of routed experts and Engram tables, which are most of the
+ * bytes and would be read for minutes. Such a scale makes the rows that meet it NaN, and sampling
+ * from them gives -2 (di_context_read_samples).
+ *
+ * Opens the directory, checks it, derives the Engram constants and binds every tensor. The token
  * map comes from tokenizer.json, else from token_map.json. The backend must outlive the model. */
 di_status di_model_open(const char *directory, di_backend *backend, const di_model_options *options,
                         di_model **out, di_error *error);

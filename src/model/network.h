@@ -15,7 +15,7 @@ typedef struct di_mix_weights {
 typedef struct di_compressor_weights {
     di_matrix wkv, wgate; /* wgate.n 0 at ratio 1 */
     di_vector norm;
-    di_matrix wk; /* n 0 when the source is no index source */
+    di_matrix wk; /* every KV source is an index source (config_roles.c) */
     di_vector k_norm;
 } di_compressor_weights;
 
@@ -95,7 +95,7 @@ int32_t di_release_rows(int32_t n_rows, int32_t cells);
 di_status di_ranges_collect(di_model *model, di_error *error);
 void di_ranges_free(di_model *model);
 
-/* All device memory of a context, carved from one allocation. Only di_ptr members: context_layout.c
+/* All device memory of a context, carved from one allocation. Only di_ptr members: context.c
  * walks the struct as an array. */
 typedef struct di_context_buffers {
     /* the step */
@@ -116,6 +116,9 @@ typedef struct di_context_buffers {
     di_ptr history, counts, page_table, page_pool;
     di_ptr window_codes, window_scales; /* [layers][n_slots][ring_slots][...] */
 } di_context_buffers;
+_Static_assert(sizeof(di_context_buffers) % sizeof(di_ptr) == 0 &&
+                   _Alignof(di_context_buffers) == _Alignof(di_ptr),
+               "context.c walks the members as an array of di_ptr");
 
 enum { DI_MAX_BIASES = 16384, DI_MAX_MASKS = 8 };
 
@@ -132,7 +135,8 @@ struct di_context {
     struct di_page_part {                /* by layer, KV sources only: offsets inside a page */
         uint32_t codes, scales, key_codes, key_scales;
     } page_part[DI_MAX_LAYERS];
-    /* The host's view of the slots: lengths are upper bounds, margins what may be rewound. */
+    /* The host's view of the slots, after what was enqueued: every row is live (n_valid is never
+     * reached), so lengths are known; margins are what may be rewound. */
     int64_t *length;   /* [n_slots] */
     int32_t *margin;   /* [n_slots] */
     int64_t *cut_from; /* [n_slots]: rows below it run below the cut layer only */
@@ -142,8 +146,11 @@ struct di_context {
     int32_t *page_of; /* [n_slots][pages_per_slot]: the page table, -1: not set */
     int64_t *seen;    /* [n_slots]: the last step that had rows of the slot */
     int64_t step_number;
-    int32_t *out_slots;             /* [max_out] */
-    int32_t n_drafts;               /* sequences of the last di_draft */
+    int32_t *out_slots; /* [max_out] */
+    int32_t n_drafts;   /* sequences of the last di_draft */
+    /* [max_out] each, with drafts: what a download fills, in order of the token loop */
+    int32_t *draft_tokens;
+    float *draft_confidence;
     float *draft_logits;            /* host, see di_context_keep_draft_logits */
     di_sample_params *draft_params; /* [n_slots] */
     int32_t n_out;                  /* of the last step */

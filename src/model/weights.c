@@ -170,10 +170,8 @@ static void layer(loader *l, int32_t number) {
         matrix(l, &b->compressor.wkv, "%s.attn.compressor.wkv", p);
         if (role->ratio > 1) matrix(l, &b->compressor.wgate, "%s.attn.compressor.wgate", p);
         vector(l, &b->compressor.norm, "%s.attn.compressor.norm.weight", p);
-        if (role->is_index_source) {
-            matrix(l, &b->compressor.wk, "%s.attn.indexer.wk", p);
-            vector(l, &b->compressor.k_norm, "%s.attn.indexer.k_norm.weight", p);
-        }
+        matrix(l, &b->compressor.wk, "%s.attn.indexer.wk", p);
+        vector(l, &b->compressor.k_norm, "%s.attn.indexer.k_norm.weight", p);
     }
     if (role->is_index_source) {
         matrix(l, &b->indexer.wq_b, "%s.attn.indexer.wq_b", p);

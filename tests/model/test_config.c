@@ -61,7 +61,7 @@ static void released_values(void **state) {
     assert_true(c.rope_scaling.factor == 16 && c.rope_scaling.beta_fast == 32);
     assert_int_equal(c.rope_scaling.original_max_position_embeddings, 65536);
     assert_true(c.norm_topk_prob && c.routed_scaling_factor == 1.5 && c.swiglu_limit == 10);
-    assert_int_equal(c.scoring_func, DI_SCORE_SQRTSOFTPLUS);
+    assert_int_equal(c.scoring_func, DI_SCORING_SQRTSOFTPLUS);
     assert_int_equal(c.n_engram_layers, 2);
     assert_int_equal(c.engram_num_embeddings[1], 384016682);
     assert_int_equal(c.engram_compressed_vocab_size, 99092);
@@ -317,6 +317,8 @@ static void wrong_sizes(void **state) {
         {"\"index_head_dim\": 128", "\"index_head_dim\": 120",
          "config.json: text_config.index_head_dim is 120, expected a multiple of 32 (caches hold "
          "whole quantisation groups)"},
+        {"\"qk_rope_head_dim\": 64", "\"qk_rope_head_dim\": 0",
+         "config.json: text_config.qk_rope_head_dim is 0, expected an integer from 2 to 65536"},
         {"\"qk_rope_head_dim\": 64", "\"qk_rope_head_dim\": 63",
          "config.json: text_config.qk_rope_head_dim is 63, expected an even number"},
         {"\"qk_rope_head_dim\": 64", "\"qk_rope_head_dim\": 256",

@@ -121,6 +121,13 @@ static void state_bytes(void **state) {
                                     one.activations + one.workspace);
     assert_int_equal(di_inspect_state(&c, backend, 1048577, 1, 256, &one, &error), DI_ERR_USAGE);
     assert_string_equal(error.message, "a context of 1048577 tokens: the model takes 1 to 1048576");
+    /* many and long enough to leave 64 bits */
+    c.max_position_embeddings = INT64_C(1) << 30;
+    c.head_dim = 1 << 16;
+    assert_int_equal(di_inspect_state(&c, backend, INT64_C(1) << 30, INT32_MAX, 256, &one, &error),
+                     DI_ERR_MEMORY);
+    assert_string_equal(error.message, "the bytes of 2147483647 sequences of 1073741824 tokens "
+                                       "cannot be counted");
     backend->destroy(backend);
 }
 

@@ -312,7 +312,7 @@ static void set_fields(void **state) {
     di_config c = slice("tiny", &o);
     assert_int_equal(c.engram_vocab_size, 50);
     assert_int_equal(c.engram_num_embeddings[0], 53 + 59 + 61 + 67 + 71 + 73);
-    assert_int_equal(c.scoring_func, DI_SCORE_SIGMOID);
+    assert_int_equal(c.scoring_func, DI_SCORING_SIGMOID);
     assert_int_equal(c.bos_token_id, 7);
 }
 

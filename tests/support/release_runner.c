@@ -403,9 +403,7 @@ static void run_router(const rr *r) {
     int32_t rows = (int32_t)rr_part(r, "in")->shape[0];
     di_matrix gate = rr_matrix_of(r, "ffn.gate.weight");
     int32_t k = r->layer < 0 ? c->dspark_num_experts_per_tok : c->num_experts_per_tok;
-    di_score scoring = c->scoring_func == DI_SCORE_SIGMOID   ? DI_SCORING_SIGMOID
-                       : c->scoring_func == DI_SCORE_SOFTMAX ? DI_SCORING_SOFTMAX
-                                                             : DI_SCORING_SQRTSOFTPLUS;
+    di_score scoring = c->scoring_func;
     di_ptr picks = device_take(r->dev, (uint64_t)(rows * k) * 4);
     di_ptr weights = device_take_f(r->dev, rows * k), scores = device_take_f(r->dev, rows * gate.n);
     r->ops->route(r->stream,
