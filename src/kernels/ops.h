@@ -70,7 +70,9 @@ static inline di_ptr di_ptr_at(di_ptr base, uint64_t bytes) {
 #define DI_NONE ((di_ptr){0})
 
 /* A stored matrix [n, k]. FP8: scale E8M0 [ceil(n/32), ceil(k/32)]; FP4_PAIR: data [n, k/2] bytes,
- * scale [n, k/32]; BF16 and F32: no scale. Dequantisation is exact (model.md 2.1). */
+ * scale [n, k/32]; BF16 and F32: no scale. Dequantisation is exact (model.md 2.1). E4M3's NaN codes
+ * (0x7F, 0xFF), which no released checkpoint has, are NaN to the twins; a backend may read them as
+ * +-480, if it does so for any number of rows. They show in their own output only. */
 typedef struct di_matrix {
     di_dtype dtype;
     int32_t n, k;

@@ -162,6 +162,35 @@ static void test_extreme_scales(void **state) {
     }
 }
 
+/* NaN codes: what comes of one is the backend's, but it is the same for one row and for many, and
+ * no other output changes. (The twins' NaN: test_formats.) */
+static void test_nan_weights(void **state) {
+    (void)state;
+    enum { N = 70, K = 1000 };
+    static uint8_t data[N * K + 64], scale[3 * 32 + 64];
+    static float x[MAX_ROWS * K], clean[MAX_ROWS * N], alone[MAX_ROWS * N], out[MAX_ROWS * N];
+    static const int32_t counts[] = {2, 3, 4, 13, 64}, widths[] = {K, K - 8, 32};
+    for (int i = 0; i < 3; i++) {
+        int32_t k = widths[i];
+        problem p = {{DI_F8_E4M3, N, k, {0}, {0}}, data + 3, scale + 1, x};
+        p.w.data.address = (uint64_t)(uintptr_t)p.data;
+        p.w.scale.address = (uint64_t)(uintptr_t)p.scale;
+        fill(&p, 110, 130, 1);
+        run(0, &p, x, MAX_ROWS, clean);
+        p.data[5 * k] = 0x7F;
+        p.data[66 * k + k - 1] = 0xFF;
+        for (int r = 0; r < MAX_ROWS; r++) run(0, &p, x + r * k, 1, alone + r * N);
+        for (int j = 0; j < MAX_ROWS * N; j++) {
+            bool own = j % N == 5 || j % N == 66;
+            assert_true(own || memcmp(&alone[j], &clean[j], 4) == 0);
+        }
+        for (int c = 0; c < 5; c++) {
+            run(1, &p, x, counts[c], out);
+            assert_memory_equal(out, alone, (size_t)(counts[c] * N) * sizeof *out);
+        }
+    }
+}
+
 static int create_all(void **state) {
     (void)state;
     di_error error;
@@ -197,6 +226,7 @@ int main(void) {
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_odd_k),
         cmocka_unit_test(test_extreme_scales),
+        cmocka_unit_test(test_nan_weights),
         cmocka_unit_test(test_mask),
     };
     return cmocka_run_group_tests(tests, create_all, destroy_all);
