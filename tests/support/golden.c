@@ -29,7 +29,9 @@ static void create_backend(test_model *m, const test_model_options *o) {
 
 void test_model_open(test_model *m, const char *directory, const test_model_options *options) {
     char path[1024];
-    snprintf(path, sizeof path, "%s/%s", DI_SOURCE_DIR, directory);
+    bool absolute = directory[0] == '/';
+    snprintf(path, sizeof path, "%s%s%s", absolute ? "" : DI_SOURCE_DIR, absolute ? "" : "/",
+             directory);
     create_backend(m, options);
     di_model_options load = di_model_options_defaults();
     di_error error;

@@ -21,7 +21,7 @@ typedef struct test_model_options {
     di_context_options context; /* n_slots 0: defaults with max_rows = max_out = 1024 */
 } test_model_options;
 
-/* `directory` is relative to the source tree. */
+/* `directory` is relative to the source tree, or absolute. */
 void test_model_open(test_model *m, const char *directory, const test_model_options *options);
 void test_model_close(test_model *m);
 
