@@ -31,7 +31,10 @@ static void restore_terminal(void) {
     if (has_modes && tcgetpgrp(STDIN_FILENO) == getpgrp()) {
         (void)tcsetattr(STDIN_FILENO, TCSANOW, &modes);
     }
-    if (has_style && write(STDOUT_FILENO, DI_STYLE_OFF "\r\n", sizeof DI_STYLE_OFF + 1) < 0) {
+    /* A terminal that takes nothing must not hold up the end. */
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (has_style && poll(&out, 1, 0) == 1 &&
+        write(STDOUT_FILENO, DI_STYLE_OFF "\r\n", sizeof DI_STYLE_OFF + 1) < 0) {
         /* There is nobody left to tell. */
     }
 }

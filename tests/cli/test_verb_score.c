@@ -1,6 +1,7 @@
 /* score: lines of JSON and .npy files, on the demo model. */
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <pty.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -387,6 +388,42 @@ static void test_no_bar_between_lines(void **state) {
     free(ids);
 }
 
+/* A third signal ends it at once, also while a terminal that nobody reads holds it up. */
+static void test_third_signal(void **state) {
+    (void)state;
+    char *ids = temp_printf("%s/ids", temp_root);
+    int fd, status = 0;
+    write_ids(ids, 400);
+    pid_t child = forkpty(&fd, NULL, NULL, NULL);
+    assert_true(child >= 0);
+    if (child == 0) {
+        setenv("TERM", "xterm", 1);
+        unsetenv("NO_COLOR");
+        execl(DI_BUILD_DIR "/deepinfer", "deepinfer", "score", DI_SOURCE_DIR "/models/demo", "-q",
+              "--ids", ids, (char *)NULL);
+        _exit(99);
+    }
+    struct pollfd shown = {.fd = fd, .events = POLLIN};
+    assert_int_equal(poll(&shown, 1, 20000), 1);
+    usleep(500000); /* until it waits: 28 kB are more than a terminal holds */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(waitpid(child, &status, WNOHANG), 0);
+        kill(child, SIGTERM);
+        usleep(100000);
+    }
+    for (int i = 0; waitpid(child, &status, WNOHANG) == 0; i++) {
+        if (i == 100) {
+            kill(child, SIGKILL);
+            fail_msg("the third signal did not end it");
+        }
+        usleep(20000);
+    }
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 143);
+    close(fd);
+    free(ids);
+}
+
 int main(void) {
     if (!program_can_compute()) return 77;
     const struct CMUnitTest tests[] = {
@@ -400,6 +437,7 @@ int main(void) {
         cmocka_unit_test(test_files_appear_whole),
         cmocka_unit_test(test_memory_is_a_bound),
         cmocka_unit_test(test_no_bar_between_lines),
+        cmocka_unit_test(test_third_signal),
         cmocka_unit_test(test_interrupt_of_a_blocked_write),
     };
     return cmocka_run_group_tests(tests, temp_root_create, temp_root_destroy);
