@@ -223,10 +223,8 @@ static void test_mask(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_odd_k),
-        cmocka_unit_test(test_extreme_scales),
-        cmocka_unit_test(test_nan_weights),
+        cmocka_unit_test(test_shapes),         cmocka_unit_test(test_odd_k),
+        cmocka_unit_test(test_extreme_scales), cmocka_unit_test(test_nan_weights),
         cmocka_unit_test(test_mask),
     };
     return cmocka_run_group_tests(tests, create_all, destroy_all);
