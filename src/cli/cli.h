@@ -70,6 +70,7 @@ typedef enum di_option_id {
     DI_OPT_CONTEXT,
     DI_OPT_CHUNK,
     DI_OPT_BATCH,
+    DI_OPT_DEEP,
     /* prompt */
     DI_OPT_SYSTEM,
     DI_OPT_THINKING,

@@ -24,7 +24,7 @@ static bool has_weights(const char *directory) {
 }
 
 /* A model directory, or a config alone. */
-static di_status open_subject(di_inspect_subject *s, di_error *error) {
+static di_status open_subject(di_inspect_subject *s, bool deep, di_error *error) {
     di_config_source source;
     di_status status = di_config_source_read(s->name, &source, error);
     if (status == DI_OK) {
@@ -34,7 +34,7 @@ static di_status open_subject(di_inspect_subject *s, di_error *error) {
     if (status != DI_OK) return status;
     if (!source.directory || !has_weights(s->name)) return DI_OK;
     DI_TRY(di_checkpoint_open(s->name, &s->config, &s->checkpoint, error));
-    return di_checkpoint_check_scales(s->checkpoint, false, error);
+    return di_checkpoint_check_scales(s->checkpoint, deep, error);
 }
 
 /* What the engine would take: the fast path's workspaces where this machine has it. */
@@ -73,7 +73,7 @@ static di_status print(const di_args *args, const di_inspect_subject *s, di_erro
 di_status di_cmd_inspect(const di_args *args, di_error *error) {
     di_inspect_subject s = {.name = args->positional[0],
                             .batch = (int32_t)di_args_int(args, DI_OPT_BATCH)};
-    di_status status = open_subject(&s, error);
+    di_status status = open_subject(&s, di_args_flag(args, DI_OPT_DEEP), error);
     if (status == DI_OK) {
         int64_t most = s.config.max_position_embeddings;
         s.context = di_args_given(args, DI_OPT_CONTEXT) ? di_args_int(args, DI_OPT_CONTEXT)

@@ -47,6 +47,11 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_BATCH] = {.name = "batch", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
         .value = "N", .unit = "sequences", .min = 1, .max = 1048576, .default_value = "1",
         .verbs = INSPECT, .help = "Sequences held at the same time."},
+    [DI_OPT_DEEP] = {.name = "deep", .type = DI_TYPE_FLAG, .group = DI_GROUP_MACHINE,
+        .verbs = INSPECT,
+        .help = "Read all scales, also those of routed experts and Engram tables, and refuse one "
+                "that is NaN. Takes minutes for a large checkpoint. Smaller ones (256M of scales) "
+                "are checked whenever they are loaded."},
 
     [DI_OPT_SYSTEM] = {.name = "system", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
         .value = "TEXT", .default_note = "no system message", .verbs = RUN | CHAT,

@@ -99,7 +99,7 @@ const char *di_checkpoint_shard_path(const di_checkpoint *checkpoint, int32_t sh
 
 /* Reads all E8M0 scales of the tensors whose spec says so and fails on a byte 255 (NaN), naming
  * tensor and index. Scales of routed experts and Engram tables are left out when `deep` is false:
- * they are most of the bytes (model.h says what comes of one that is NaN). */
+ * they are most of the bytes (model.h says which are checked when). */
 di_status di_checkpoint_check_scales(const di_checkpoint *checkpoint, bool deep, di_error *error);
 
 /* Says that single rows of the tensor are read, here and there: the system then reads no more than

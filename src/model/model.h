@@ -37,8 +37,8 @@ di_model_options di_model_options_defaults(void);
 
 /* Scales that are NaN (byte 255) are refused: all of them in a checkpoint with at most 256 MiB of
  * scales; in a larger one not those of routed experts and Engram tables, which are most of the
- * bytes and would be read for minutes. Such a scale makes the rows that meet it NaN, and sampling
- * from them gives -2 (di_context_read_samples).
+ * bytes and would be read for minutes: `inspect --deep` does. One that is met all the same mostly
+ * makes its row NaN, and sampling gives -2 (di_context_read_samples); nothing is promised.
  *
  * Opens the directory, checks it, derives the Engram constants and binds every tensor. The token
  * map comes from tokenizer.json, else from token_map.json. The backend must outlive the model. */
