@@ -182,7 +182,8 @@ static void test_join(void **state) {
     for (int i = 0; i < END; i++) {
         int32_t words[MEMBERS] = {0}, got[MEMBERS];
         di_limits none = {0}, one;
-        if (i == GAP && i * sizeof(int32_t) < offsetof(di_limits, max_entries)) continue;
+        size_t at = (size_t)i * sizeof(int32_t);
+        if (i == GAP && at < offsetof(di_limits, max_entries)) continue;
         words[i] = 7;
         memcpy(&one, words, sizeof one);
         for (int swap = 0; swap < 2; swap++) {

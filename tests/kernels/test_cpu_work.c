@@ -67,7 +67,7 @@ static void test_wide_rope_one_head(void **state) {
         float freq[D / 2];
         di_row rows[ROWS];
         int32_t length = 11, valid = ROWS, next = 0;
-        for (int j = 0; j < D / 2; j++) freq[j] = powf(1000, -(float)j / (D / 2));
+        for (int j = 0; j < D / 2; j++) freq[j] = powf(1000, -2 * (float)j / D);
         for (int t = 0; t < ROWS; t++) rows[t] = (di_row){0, 0, t};
         di_batch batch = {ROWS,
                           1,
