@@ -3,7 +3,10 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -118,6 +121,42 @@ static di_status on_streams(void *user, int32_t layer, int64_t first, int64_t n,
     return di_npy_write(&s->streams, at, streams, (uint64_t)n * row, error);
 }
 
+/* ---- Files ---- */
+
+/* The place a path names, also when nothing is there yet: true and `out` [PATH_MAX] when its folder
+ * exists. */
+static bool place_of(const char *path, char *out) {
+    char folder[PATH_MAX];
+    if (realpath(path, out)) return true;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    int n = snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1,
+                     slash ? path : ".");
+    if (n < 0 || n >= (int)sizeof folder || !realpath(folder, out)) return false;
+    size_t used = strlen(out);
+    return snprintf(out + used, PATH_MAX - used, "/%s", name) < (int)(PATH_MAX - used);
+}
+
+/* No two of the files that are read and written may be one: the second would replace the first. */
+static di_status check_places(const di_args *args, di_error *error) {
+    static const struct {
+        di_option_id id;
+        const char *name;
+    } files[] = {{DI_OPT_IDS, "--ids"}, {DI_OPT_LOGITS, "--logits"}, {DI_OPT_STREAMS, "--streams"}};
+    char places[3][PATH_MAX];
+    bool known[3];
+    for (int i = 0; i < 3; i++) {
+        const char *path = di_args_text(args, files[i].id);
+        known[i] = path && strcmp(path, "-") != 0 && place_of(path, places[i]);
+        for (int j = 0; j < i; j++) {
+            if (!known[i] || !known[j] || strcmp(places[i], places[j]) != 0) continue;
+            return di_fail(error, DI_ERR_USAGE,
+                           "%s and %s name the same file, %s; give each its own", files[j].name,
+                           files[i].name, path);
+        }
+    }
+    return DI_OK;
+}
+
 static di_status create_files(score *s, const char *logits, const char *streams, di_error *error) {
     int64_t n = (int64_t)s->ids.size;
     if (logits) {
@@ -165,6 +204,7 @@ di_status di_cmd_score(const di_args *args, di_error *error) {
     score s = {.args = args};
     di_status status;
     di_interrupt_catch(false);
+    DI_TRY_DONE(check_places(args, error));
     DI_TRY_DONE(read_input(&s, error));
     DI_TRY_DONE(di_args_open_engine(args, args->positional[0], &s.progress, &s.engine, error));
     s.info = di_engine_get_info(s.engine);

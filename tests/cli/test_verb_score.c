@@ -200,6 +200,10 @@ static void test_refusals(void **state) {
                     "score: cannot open absent.txt: No such file or directory");
     program_refuses("score models/demo --logits /dev/null a", NULL, 2,
                     "score: /dev/null is there already and no regular file");
+    program_refuses("score models/demo --logits x.npy --streams ./x.npy a", NULL, 2,
+                    "score: --logits and --streams name the same file, ./x.npy; give each its own");
+    program_refuses("score models/demo --ids README.md --logits ./README.md", NULL, 2,
+                    "score: --ids and --logits name the same file, ./README.md; give each its own");
     program_refuses("score models/demo --context 2 abcdefgh", NULL, 1,
                     "score: the prompt has 7 tokens, the context takes 2; shorten it or ask for a "
                     "larger context");
