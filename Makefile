@@ -8,7 +8,7 @@ RELEASE := build/release
 export FUZZ_SECONDS JOBS
 
 .DEFAULT_GOAL := all
-.PHONY: all help run test check-fast bench asan ubsan tsan fuzz lint format install cov clean \
+.PHONY: all help run test check-fast accurate bench asan ubsan tsan fuzz lint format install cov clean \
         setup-build setup-test configure
 
 all: configure ## the program, left at ./deepinfer
@@ -46,6 +46,11 @@ format: setup-test ## clang-format over the tree
 bench: setup-test configure ## operations against their twins, and their speed
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
 	@tools/bench $(RELEASE)
+
+accurate: setup-test configure ## long campaigns: every planted place of the 475 GiB geometry
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet
+	DI_ACCURATE=1 $(RELEASE)/tests/test_sparse
+	DI_CORE_SCHEDULES=200 $(RELEASE)/tests/test_core_property
 
 install: configure ## into PREFIX (/usr/local), under DESTDIR if set
 	@ninja -C $(RELEASE) -j $(JOBS) deepinfer deepinfer_core
