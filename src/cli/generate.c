@@ -10,18 +10,11 @@
 
 /* ---- Collecting ---- */
 
-typedef struct collector {
-    di_answer *answer;
-    di_answer_printer printer;
-    bool failed;
-} collector;
-
-static di_answer_call *add_call(collector *c) {
-    di_answer *answer = c->answer;
+static di_answer_call *add_call(di_answer *answer) {
     size_t bytes = (size_t)(answer->n_calls + 1) * sizeof *answer->calls;
     di_answer_call *calls = realloc(answer->calls, bytes);
     if (!calls) {
-        c->failed = true;
+        answer->failed = true;
         return NULL;
     }
     answer->calls = calls;
@@ -36,16 +29,13 @@ static void drop_call(di_answer *answer) {
     di_buffer_free(&call->arguments);
 }
 
-static void on_part(void *user, di_part part, int index, const char *text, size_t size) {
-    (void)index;
-    collector *c = user;
-    di_answer *answer = c->answer;
+void di_answer_add_part(di_answer *answer, di_part part, const char *text, size_t size) {
     di_answer_call *call = answer->n_calls > 0 ? &answer->calls[answer->n_calls - 1] : NULL;
     switch (part) {
     case DI_PART_THOUGHT: di_buffer_append(&answer->thought, text, size); break;
     case DI_PART_ANSWER: di_buffer_append(&answer->text, text, size); break;
     case DI_PART_CALL_NAME:
-        call = add_call(c);
+        call = add_call(answer);
         if (call) di_buffer_append(&call->name, text, size);
         break;
     case DI_PART_CALL_ARGUMENTS:
@@ -54,10 +44,9 @@ static void on_part(void *user, di_part part, int index, const char *text, size_
     case DI_PART_CALL_BROKEN: drop_call(answer); break;
     case DI_PART_CALL_END: break;
     }
-    di_answer_printer_part(&c->printer, part, text, size);
 }
 
-static di_status keep_token(di_answer *answer, di_token token, di_error *error) {
+di_status di_answer_add_token(di_answer *answer, di_token token, di_error *error) {
     if (answer->ids.size == answer->logprob_capacity) {
         size_t capacity = answer->logprob_capacity ? 2 * answer->logprob_capacity : 256;
         float *more = realloc(answer->logprobs, capacity * sizeof *more);
@@ -67,6 +56,30 @@ static di_status keep_token(di_answer *answer, di_token token, di_error *error) 
     }
     answer->logprobs[answer->ids.size] = token.logprob;
     return di_ids_append(&answer->ids, &token.id, 1, error);
+}
+
+di_status di_answer_finish(di_answer *answer, di_reader *reader, di_error *error) {
+    DI_TRY(di_reader_finish(reader, error));
+    answer->ids.size = di_reader_kept(reader); /* the text is cut there too */
+    if (answer->failed || answer->text.failed || answer->thought.failed) {
+        return di_fail(error, DI_ERR_MEMORY, "out of memory: answer");
+    }
+    if (strcmp(answer->finish, "stop") == 0 && di_reader_has_calls(reader)) {
+        answer->finish = "tool_calls";
+    }
+    return DI_OK;
+}
+
+typedef struct collector {
+    di_answer *answer;
+    di_answer_printer printer;
+} collector;
+
+static void on_part(void *user, di_part part, int index, const char *text, size_t size) {
+    (void)index;
+    collector *c = user;
+    di_answer_add_part(c->answer, part, text, size);
+    di_answer_printer_part(&c->printer, part, text, size);
 }
 
 /* ---- The loop ---- */
@@ -100,7 +113,7 @@ static di_status decode(const di_generation *g, di_reader *reader, di_answer *an
             break;
         }
         bool stopped;
-        DI_TRY(keep_token(answer, token, error));
+        DI_TRY(di_answer_add_token(answer, token, error));
         DI_TRY(di_reader_push(reader, token.id, &stopped, error));
         if (stopped) answer->finish = "stop";
     }
@@ -137,14 +150,7 @@ di_status di_generate(const di_generation *generation, di_answer *answer, di_err
     di_status status;
     DI_TRY_DONE(read_prompt(generation, answer, error));
     DI_TRY_DONE(decode(generation, reader, answer, begin, error));
-    DI_TRY_DONE(di_reader_finish(reader, error));
-    answer->ids.size = di_reader_kept(reader); /* the text is cut there too */
-    if (c.failed || answer->text.failed || answer->thought.failed) {
-        status = di_fail(error, DI_ERR_MEMORY, "out of memory: answer");
-    }
-    if (strcmp(answer->finish, "stop") == 0 && di_reader_has_calls(reader)) {
-        answer->finish = "tool_calls";
-    }
+    status = di_answer_finish(answer, reader, error);
 done:
     di_answer_printer_end(&c.printer);
     di_reader_destroy(reader);

@@ -30,6 +30,7 @@ typedef struct di_answer {
     di_ids ids; /* without the end token, and without what a stop text cut off */
     float *logprobs;
     size_t logprob_capacity;
+    bool failed;        /* out of memory for a part */
     const char *finish; /* "stop", "length", "tool_calls" or "cancelled" */
     uint64_t seed;
     size_t n_prompt, n_reused;
@@ -41,6 +42,12 @@ typedef struct di_answer {
  * what there was, finish "cancelled". */
 di_status di_generate(const di_generation *generation, di_answer *answer, di_error *error);
 void di_answer_free(di_answer *answer);
+
+/* The pieces of that, for who gets tokens in another way: what a reader says, the tokens that went
+ * to it, and its end, once `finish` is set. */
+void di_answer_add_part(di_answer *answer, di_part part, const char *text, size_t size);
+di_status di_answer_add_token(di_answer *answer, di_token token, di_error *error);
+di_status di_answer_finish(di_answer *answer, di_reader *reader, di_error *error);
 
 /* answer_report.c */
 
