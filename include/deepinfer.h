@@ -142,8 +142,15 @@ typedef struct di_engine_options {
                              but what the caches store. Default DI_DEFAULT_NUMERICS */
     int32_t n_threads;    /* 0 (default): every core this process may use */
     int64_t context; /* tokens of the longest sequence; 0 (default): the model's, at most 32768 */
-    int32_t n_sequences; /* that can exist at a time; default 1 */
+    int32_t n_sequences; /* that can exist at a time; default 1; ignored with max_batch */
     int32_t chunk;       /* prompt tokens of one step, 1..65536; default 256 */
+    /* 0 (default): the engine serves sequences. Else it serves requests instead, so many choices at
+     * once; a step has max(chunk, max_batch) rows. What follows is for requests alone. */
+    int32_t max_batch;
+    bool prefix_cache;     /* prompts that begin alike are read once; default true */
+    const char *replay;    /* "exact" (default), "stable" or "bounded": how windows behind a cached
+                              beginning are made; only exact gives the bits of a run alone */
+    uint64_t window_cache; /* bytes for snapshots of windows; default 256 MiB */
     bool penalties; /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
     /* Upper bound in bytes of everything: program, state, workspace, buffers of a score, and the
      * weights that are resident at a time. Weights that do not fit are read again layer by layer;
@@ -256,6 +263,63 @@ typedef struct di_score_sink {
  */
 di_status di_sequence_score(di_sequence *sequence, const int32_t *ids, size_t n,
                             const di_score_sink *sink, di_error *error);
+
+/* ---- Requests ---- */
+
+/* Many at once, on an engine opened with max_batch. Tokens and log-probabilities of a request are
+ * those that it has alone (with replay "exact"), whatever runs beside it. */
+
+typedef struct di_top_token {
+    int32_t id;
+    float logprob;
+} di_top_token;
+
+/* One token of one choice, in order. Pointers are valid during the call. */
+typedef struct di_request_token {
+    int32_t choice; /* 0 .. n_choices - 1 */
+    di_token token;
+    const di_top_token *top; /* best first, n_top of them: as many as asked for */
+    int32_t n_top;
+} di_request_token;
+
+typedef enum di_end {
+    DI_END_STOP,      /* the end token, which was given, or on_token said so */
+    DI_END_LENGTH,    /* max_tokens, or the context is full */
+    DI_END_CANCELLED, /* di_engine_cancel */
+    DI_END_FAILED     /* see message */
+} di_end;
+
+typedef struct di_request_end {
+    int32_t choice;
+    di_end end;
+    int64_t n_prompt, n_cached; /* tokens; n_cached: of the prompt, not computed again */
+    const char *message;        /* DI_END_FAILED */
+} di_request_end;
+
+typedef struct di_request {
+    const int32_t *ids; /* n_ids >= 1; copied, as the sampling values are */
+    size_t n_ids;
+    int64_t max_tokens; /* of a choice; 0: until the end or a full context */
+    di_sampling sampling;
+    int32_t n_choices;    /* 1..128; the first has the seed itself, the others have derived ones */
+    int32_t top_logprobs; /* 0..20 alternatives reported with each token */
+    void *user;
+    /* False: this choice ends here, with this token. Neither may call the engine. */
+    bool (*on_token)(void *user, const di_request_token *token);
+    /* Once a choice, the last call for it. */
+    void (*on_end)(void *user, const di_request_end *end);
+} di_request;
+
+/* Checks and queues. DI_ERR_USAGE naming the field, DI_ERR_LIMIT when the prompt and one token of
+ * answer do not fit the context. *id (may be NULL): for di_engine_cancel. */
+di_status di_engine_submit(di_engine *engine, const di_request *request, uint64_t *id,
+                           di_error *error);
+/* Ends all choices; on_end comes before this returns. False: there is no such request any more. */
+bool di_engine_cancel(di_engine *engine, uint64_t id);
+/* One step for all; callbacks come from here. *busy false: nothing is left to do. A failure is the
+ * engine's own. */
+di_status di_engine_step(di_engine *engine, bool *busy, di_error *error);
+/* di_engine_close drops what is still open, without callbacks. */
 
 /* ---- Reading the answer ---- */
 

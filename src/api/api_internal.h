@@ -3,6 +3,7 @@
 #define DI_API_API_INTERNAL_H
 
 #include "base/error.h"
+#include "engine/engine.h"
 #include "kernels/backend.h"
 #include "model/model.h"
 
@@ -17,13 +18,15 @@ struct di_engine {
     di_engine_options options;
     di_backend *backend;
     di_model *model;
-    di_context *context;
-    di_sampling sampling;  /* the model's defaults */
-    uint32_t *mask;        /* ceil(V / 32) words: ids that may be sampled */
-    di_row *rows;          /* [chunk]: the rows of the step in preparation */
-    int32_t *out_rows;     /* [chunk] */
-    bool *taken;           /* [n_sequences] */
-    di_logit_bias *biases; /* room for as many as a call has brought so far */
+    di_context *context;               /* of the sequences; NULL with max_batch */
+    di_core *core;                     /* of the requests; NULL without max_batch */
+    struct di_request_record *records; /* of open requests */
+    di_sampling sampling;              /* the model's defaults */
+    uint32_t *mask;                    /* ceil(V / 32) words: ids that may be sampled */
+    di_row *rows;                      /* [chunk]: the rows of the step in preparation */
+    int32_t *out_rows;                 /* [chunk] */
+    bool *taken;                       /* [n_sequences] */
+    di_logit_bias *biases;             /* room for as many as a call has brought so far */
     int32_t bias_capacity;
     di_memory_plan memory;
     di_engine_info info;
@@ -66,6 +69,13 @@ di_status di_sampling_load(const char *directory, di_sampling *sampling, di_erro
 /* For one row of a step; biases are those of engine->biases from 0. */
 di_sample_params di_sampling_params(const di_sampling *sampling, int32_t slot);
 bool di_sampling_has_penalties(const di_sampling *sampling);
+
+/* Opens the model and what serves requests. */
+di_status di_engine_open_core(di_engine *engine, const char *directory, const di_config *config,
+                              const di_model_options *model, di_error *error);
+
+/* Drops open requests and closes the core. */
+void di_engine_close_core(di_engine *engine);
 
 /* Bytes of a score's buffers for each row of its step. */
 uint64_t di_score_row_bytes(const di_config *config, const di_backend *backend);

@@ -18,6 +18,10 @@ di_engine_options di_engine_options_defaults(void) {
                                .context = 0,
                                .n_sequences = 1,
                                .chunk = 256,
+                               .max_batch = 0,
+                               .prefix_cache = true,
+                               .replay = "exact",
+                               .window_cache = UINT64_C(256) << 20,
                                .penalties = true,
                                .memory = 0,
                                .progress = NULL,
@@ -39,7 +43,10 @@ static di_status check_options(const di_engine_options *o, di_error *error) {
     }
     DI_TRY(check_range("n_threads", o->n_threads, 0, MAX_THREADS, error));
     DI_TRY(check_range("context", o->context, 0, INT32_MAX, error));
-    DI_TRY(check_range("n_sequences", o->n_sequences, 1, MAX_SEQUENCES, error));
+    DI_TRY(check_range("max_batch", o->max_batch, 0, MAX_SEQUENCES, error));
+    if (o->max_batch == 0) {
+        DI_TRY(check_range("n_sequences", o->n_sequences, 1, MAX_SEQUENCES, error));
+    }
     return check_range("chunk", o->chunk, 1, MAX_CHUNK, error);
 }
 
@@ -104,7 +111,6 @@ static bool load_progress(void *user, int64_t done, int64_t total) {
 static void fill_info(di_engine *engine) {
     const di_config *config = di_model_config(engine->model);
     const di_checkpoint *checkpoint = di_model_checkpoint(engine->model);
-    const di_context_options *context = di_context_get_options(engine->context);
     engine->info = (di_engine_info){
         .backend = engine->backend->name,
         .numerics = engine->backend->numerics == DI_NUMERICS_FLOAT ? "float" : "release",
@@ -114,9 +120,9 @@ static void fill_info(di_engine *engine) {
         .hidden_size = config->hidden_size,
         .bos_token = config->bos_token_id,
         .eos_token = config->eos_token_id,
-        .context = context->max_context,
+        .context = engine->info.context,
         .context_model = config->max_position_embeddings,
-        .state_bytes = di_context_plan(config, engine->backend, context).total,
+        .state_bytes = engine->info.state_bytes,
         .releases_layers = engine->memory.release_layers,
     };
     for (int64_t i = 0; i < di_checkpoint_count(checkpoint); i++) {
@@ -129,7 +135,7 @@ static di_status take_host_memory(di_engine *engine, int32_t vocab_size, di_erro
     engine->mask = calloc(((size_t)vocab_size + 31) / 32, sizeof *engine->mask);
     engine->rows = calloc(chunk, sizeof *engine->rows);
     engine->out_rows = calloc(chunk, sizeof *engine->out_rows);
-    engine->taken = calloc((size_t)engine->options.n_sequences, sizeof *engine->taken);
+    engine->taken = calloc((size_t)engine->options.n_sequences + 1, sizeof *engine->taken);
     if (engine->mask && engine->rows && engine->out_rows && engine->taken) return DI_OK;
     return di_fail(error, DI_ERR_MEMORY, "out of memory: engine");
 }
@@ -141,13 +147,16 @@ static di_status open_model(di_engine *engine, const char *directory, di_error *
     DI_TRY(load_config(directory, &config, error));
     DI_TRY(create_backend(o, &engine->backend, error));
     DI_TRY(context_options(&config, o, &context, error));
+    di_model_options model = di_model_options_defaults();
+    model.progress = o->progress ? load_progress : NULL;
+    model.user = engine;
+    if (o->max_batch > 0) return di_engine_open_core(engine, directory, &config, &model, error);
     DI_TRY(di_engine_divide_memory(directory, &config, engine->backend, o, &context,
                                    &engine->memory, error));
     context.max_bytes = engine->memory.max_bytes;
-    di_model_options model = di_model_options_defaults();
     model.release_layers = engine->memory.release_layers;
-    model.progress = o->progress ? load_progress : NULL;
-    model.user = engine;
+    engine->info.context = context.max_context;
+    engine->info.state_bytes = di_context_plan(&config, engine->backend, &context).total;
     DI_TRY(di_model_open(directory, engine->backend, &model, &engine->model, error));
     return di_context_create(engine->model, &context, &engine->context, error);
 }
@@ -159,12 +168,14 @@ di_status di_engine_open(const char *directory, const di_engine_options *options
     di_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return di_fail(error, DI_ERR_MEMORY, "out of memory: engine");
     engine->options = *options;
+    if (options->max_batch > 0) engine->options.n_sequences = 0;
     engine->sampling = di_sampling_defaults();
     di_status status;
     DI_TRY_DONE(open_model(engine, directory, error));
     int32_t vocab_size = di_model_config(engine->model)->vocab_size;
     DI_TRY_DONE(take_host_memory(engine, vocab_size, error));
     di_sampling_mask(di_model_tokenizer(engine->model), vocab_size, engine->mask);
+    if (engine->core) di_core_set_mask(engine->core, engine->mask);
     DI_TRY_DONE(di_sampling_load(directory, &engine->sampling, error));
     fill_info(engine);
 done:
@@ -178,6 +189,7 @@ done:
 
 void di_engine_close(di_engine *engine) {
     if (!engine) return;
+    di_engine_close_core(engine);
     di_context_destroy(engine->context);
     di_model_close(engine->model);
     if (engine->backend) engine->backend->destroy(engine->backend);

@@ -1,0 +1,228 @@
+/* Many requests at once: the public face of the engine's core, and how it is opened.
+ *
+ * The core knows requests by their ids and calls back with its own structs; a small record of each
+ * request, freed with its last choice, turns them into the public ones.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+
+/* ---- Opening ---- */
+
+static di_status read_replay(const char *name, di_replay *out, di_error *error) {
+    static const char *const names[] = {[DI_REPLAY_EXACT] = "exact",
+                                        [DI_REPLAY_STABLE] = "stable",
+                                        [DI_REPLAY_BOUNDED] = "bounded"};
+    for (int i = 0; name && i < (int)(sizeof names / sizeof *names); i++) {
+        if (strcmp(name, names[i]) != 0) continue;
+        *out = (di_replay)i;
+        return DI_OK;
+    }
+    return di_fail(error, DI_ERR_USAGE,
+                   "replay '%.40s' is unknown; there are exact, stable and bounded",
+                   name ? name : "NULL");
+}
+
+static di_status core_options(const di_engine *engine, const di_config *config,
+                              di_core_options *out, di_error *error) {
+    const di_engine_options *o = &engine->options;
+    *out = di_core_options_defaults(config);
+    out->max_batch = o->max_batch;
+    out->max_rows = o->chunk > o->max_batch ? o->chunk : o->max_batch;
+    if (o->context > 0) out->max_context = o->context;
+    out->prefix_cache = o->prefix_cache;
+    out->window_cache_bytes = o->window_cache;
+    int64_t pages = (out->max_context + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS * o->max_batch;
+    out->n_pages = pages < 1 << 28 ? (int32_t)pages : 1 << 28;
+    return read_replay(o->replay, &out->replay, error);
+}
+
+/* As the core asks for its context: what the plan of memory counts. */
+static di_context_options context_of(const di_config *config, const di_core_options *o) {
+    enum { SCORING_ROWS = 32 };
+    di_context_options context = di_context_options_defaults(config);
+    context.n_slots = o->max_batch;
+    context.max_context = o->max_context;
+    context.max_rows = o->max_rows;
+    context.max_out = o->max_batch + SCORING_ROWS;
+    if (context.max_out > o->max_rows) context.max_out = o->max_rows;
+    context.penalties = true;
+    context.replay = true;
+    context.n_pages = o->n_pages;
+    return context;
+}
+
+/* Where memory is bounded, window cache and buffers of the host come first; then the pool has the
+ * pages of all contexts, or of half of them and so on, but of one at least. */
+static di_status divide(di_engine *engine, const char *directory, const di_config *config,
+                        di_core_options *o, di_error *error) {
+    di_engine_options allowed = engine->options;
+    di_context_options context = context_of(config, o);
+    if (allowed.memory > 0) {
+        uint64_t host = o->window_cache_bytes +
+                        (uint64_t)context.max_out * (uint64_t)config->vocab_size * sizeof(float);
+        if (host >= allowed.memory) {
+            return di_fail(error, DI_ERR_MEMORY,
+                           "not enough memory: window cache and buffers alone take %" PRIu64
+                           " MiB, %" PRIu64 " MiB are allowed; allow more, or ask for a smaller "
+                           "window cache",
+                           host >> 20, allowed.memory >> 20);
+        }
+        allowed.memory -= host;
+    }
+    int32_t least = (int32_t)((o->max_context + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS);
+    for (;;) {
+        di_status status = di_engine_divide_memory(directory, config, engine->backend, &allowed,
+                                                   &context, &engine->memory, error);
+        if (status != DI_ERR_MEMORY || o->n_pages <= least) return status;
+        o->n_pages = o->n_pages / 2 > least ? o->n_pages / 2 : least;
+        context.n_pages = o->n_pages;
+    }
+}
+
+di_status di_engine_open_core(di_engine *engine, const char *directory, const di_config *config,
+                              const di_model_options *model, di_error *error) {
+    di_core_options options;
+    di_model_options model_options = *model;
+    di_kv_name fingerprint;
+    DI_TRY(core_options(engine, config, &options, error));
+    DI_TRY(divide(engine, directory, config, &options, error));
+    options.max_bytes = engine->memory.max_bytes;
+    model_options.release_layers = engine->memory.release_layers;
+    DI_TRY(di_model_open(directory, engine->backend, &model_options, &engine->model, error));
+    DI_TRY(di_kv_fingerprint(directory, di_model_checkpoint(engine->model), &fingerprint, error));
+    di_context_options context = context_of(config, &options);
+    engine->info.context = context.max_context;
+    engine->info.state_bytes = di_context_plan(config, engine->backend, &context).total;
+    return di_core_create(engine->model, &options, &fingerprint, engine->options.numerics,
+                          engine->backend->name, &engine->core, error);
+}
+
+/* ---- Requests ---- */
+
+typedef struct di_request_record {
+    struct di_request_record *before, *after; /* engine->records */
+    di_engine *engine;
+    void *user;
+    bool (*on_token)(void *user, const di_request_token *token);
+    void (*on_end)(void *user, const di_request_end *end);
+    int32_t n_open; /* choices */
+} record;
+
+static void add_record(record *r) {
+    r->after = r->engine->records;
+    if (r->after) r->after->before = r;
+    r->engine->records = r;
+}
+
+static void drop_record(record *r) {
+    if (r->after) r->after->before = r->before;
+    if (r->before) {
+        r->before->after = r->after;
+    } else {
+        r->engine->records = r->after;
+    }
+    free(r);
+}
+
+void di_engine_close_core(di_engine *engine) {
+    di_core_destroy(engine->core);
+    while (engine->records) drop_record(engine->records);
+}
+
+static bool on_token(void *user, const di_core_token *t) {
+    const record *r = user;
+    if (!r->on_token) return true;
+    di_top_token top[DI_MAX_TOP_LOGPROBS];
+    for (int32_t i = 0; i < t->n_top; i++) {
+        top[i] = (di_top_token){t->top[i].id, t->top[i].logprob};
+    }
+    return r->on_token(r->user, &(di_request_token){.choice = t->choice,
+                                                    .token = {t->id, t->logprob},
+                                                    .top = top,
+                                                    .n_top = t->n_top});
+}
+
+static void on_end(void *user, const di_core_result *result) {
+    static const di_end ends[] = {[DI_FINISH_STOP] = DI_END_STOP,
+                                  [DI_FINISH_LENGTH] = DI_END_LENGTH,
+                                  [DI_FINISH_CANCELLED] = DI_END_CANCELLED,
+                                  [DI_FINISH_ERROR] = DI_END_FAILED};
+    record *r = user;
+    if (r->on_end) {
+        r->on_end(r->user, &(di_request_end){.choice = result->choice,
+                                             .end = ends[result->finish],
+                                             .n_prompt = result->n_prompt,
+                                             .n_cached = result->n_cached,
+                                             .message = result->message});
+    }
+    if (--r->n_open == 0) drop_record(r);
+}
+
+static di_status need_core(const di_engine *engine, di_error *error) {
+    if (engine->core) return DI_OK;
+    return di_fail(error, DI_ERR_USAGE, "the engine serves sequences; open it with max_batch");
+}
+
+static di_status submit(di_engine *engine, const di_request *request, record *r, uint64_t *id,
+                        di_error *error) {
+    const di_sampling *s = &request->sampling;
+    size_t n = (size_t)s->n_biases;
+    di_logit_bias *biases = malloc((n + 1) * sizeof *biases);
+    if (!biases) return di_fail(error, DI_ERR_MEMORY, "out of memory: logit biases");
+    for (size_t i = 0; i < n; i++) {
+        biases[i] = (di_logit_bias){s->biases[i].token, s->biases[i].value};
+    }
+    di_core_request inner = {.ids = request->ids,
+                             .n_ids = (int64_t)request->n_ids,
+                             .max_tokens = request->max_tokens > 0 ? request->max_tokens
+                                                                   : engine->info.context,
+                             .sampling = di_sampling_params(s, 0),
+                             .biases = biases,
+                             .n_biases = s->n_biases,
+                             .n = request->n_choices,
+                             .top_logprobs = request->top_logprobs,
+                             .user = r,
+                             .on_token = on_token,
+                             .on_end = on_end};
+    di_status status = di_core_submit(engine->core, &inner, id, error);
+    free(biases);
+    return status;
+}
+
+di_status di_engine_submit(di_engine *engine, const di_request *request, uint64_t *id,
+                           di_error *error) {
+    uint64_t given;
+    DI_TRY(need_core(engine, error));
+    DI_TRY(di_sampling_check(&request->sampling, engine->info.vocab_size, error));
+    if (request->max_tokens < 0) {
+        return di_fail(error, DI_ERR_USAGE, "max_tokens: %" PRId64 " is negative",
+                       request->max_tokens);
+    }
+    record *r = calloc(1, sizeof *r);
+    if (!r) return di_fail(error, DI_ERR_MEMORY, "out of memory: request");
+    *r = (record){.engine = engine,
+                  .user = request->user,
+                  .on_token = request->on_token,
+                  .on_end = request->on_end,
+                  .n_open = request->n_choices};
+    di_status status = submit(engine, request, r, &given, error);
+    if (status != DI_OK) {
+        free(r);
+        return status;
+    }
+    add_record(r);
+    if (id) *id = given;
+    return DI_OK;
+}
+
+bool di_engine_cancel(di_engine *engine, uint64_t id) {
+    return engine->core && di_core_cancel(engine->core, id);
+}
+
+di_status di_engine_step(di_engine *engine, bool *busy, di_error *error) {
+    DI_TRY(need_core(engine, error));
+    return di_core_step(engine->core, busy, error);
+}
