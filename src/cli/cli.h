@@ -27,6 +27,7 @@ typedef enum di_verb_id {
     DI_VERB_RUN,
     DI_VERB_CHAT,
     DI_VERB_SCORE,
+    DI_VERB_BATCH,
     DI_VERB_TOKENIZE,
     DI_VERB_INSPECT,
     DI_VERB_SYNTH,
@@ -54,6 +55,7 @@ const di_verb *di_verb_find(const char *name); /* NULL when there is none */
 di_status di_cmd_run(const di_args *args, di_error *error);
 di_status di_cmd_chat(const di_args *args, di_error *error);
 di_status di_cmd_score(const di_args *args, di_error *error);
+di_status di_cmd_batch(const di_args *args, di_error *error);
 di_status di_cmd_tokenize(const di_args *args, di_error *error);
 di_status di_cmd_inspect(const di_args *args, di_error *error);
 di_status di_cmd_synth(const di_args *args, di_error *error);
@@ -71,6 +73,10 @@ typedef enum di_option_id {
     DI_OPT_CHUNK,
     DI_OPT_BATCH,
     DI_OPT_DEEP,
+    DI_OPT_MAX_BATCH,
+    DI_OPT_REPLAY,
+    DI_OPT_PREFIX_CACHE,
+    DI_OPT_WINDOW_CACHE,
     /* prompt */
     DI_OPT_SYSTEM,
     DI_OPT_THINKING,
@@ -90,6 +96,9 @@ typedef enum di_option_id {
     DI_OPT_SEED,
     DI_OPT_MAX_TOKENS,
     DI_OPT_STOP,
+    /* batch */
+    DI_OPT_INPUT,
+    DI_OPT_OUTPUT,
     /* input and output of score, tokenize, help */
     DI_OPT_IDS,
     DI_OPT_LOGITS,

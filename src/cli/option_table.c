@@ -6,11 +6,12 @@
 #define RUN DI_VERB_BIT(DI_VERB_RUN)
 #define CHAT DI_VERB_BIT(DI_VERB_CHAT)
 #define SCORE DI_VERB_BIT(DI_VERB_SCORE)
+#define BATCH DI_VERB_BIT(DI_VERB_BATCH)
 #define TOKENIZE DI_VERB_BIT(DI_VERB_TOKENIZE)
 #define INSPECT DI_VERB_BIT(DI_VERB_INSPECT)
 #define SYNTH DI_VERB_BIT(DI_VERB_SYNTH)
 #define HELP DI_VERB_BIT(DI_VERB_HELP)
-#define NETWORK (RUN | CHAT | SCORE) /* verbs that load weights */
+#define NETWORK (RUN | CHAT | SCORE | BATCH) /* verbs that load weights */
 #define ALL (NETWORK | TOKENIZE | INSPECT | SYNTH | HELP)
 
 #define FROM_MODEL(text) "the model's generation_config.json, else " text
@@ -52,6 +53,24 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Read all scales, also those of routed experts and Engram tables, and refuse one "
                 "that is NaN. Takes minutes for a large checkpoint. Smaller ones (256M of scales) "
                 "are checked whenever they are loaded."},
+    [DI_OPT_MAX_BATCH] = {.name = "max-batch", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
+        .value = "N", .unit = "sequences", .min = 1, .max = 4096, .default_value = "16",
+        .verbs = BATCH,
+        .help = "Answers computed at the same time. A step has at least so many rows, whatever "
+                "--chunk says. The answers do not depend on it."},
+    [DI_OPT_REPLAY] = {.name = "replay", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
+        .value = "MODE", .choices = "exact|stable|bounded", .default_value = "exact",
+        .verbs = BATCH,
+        .help = "How the windows behind a cached beginning are made. exact gives the bits of a "
+                "request that runs alone; stable and bounded compute less."},
+    [DI_OPT_PREFIX_CACHE] = {.name = "prefix-cache", .type = DI_TYPE_CHOICE,
+        .group = DI_GROUP_MACHINE, .value = "on|off", .choices = "on|off", .default_value = "on",
+        .verbs = BATCH, .help = "Prompts that begin alike are read once."},
+    [DI_OPT_WINDOW_CACHE] = {.name = "window-cache", .type = DI_TYPE_SIZE,
+        .group = DI_GROUP_MACHINE, .value = "BYTES", .min = 0, .max = 1125899906842624.0,
+        .default_value = "256M", .verbs = BATCH,
+        .help = "Memory for snapshots of windows, by which a cached beginning goes on at once; "
+                "part of --memory."},
 
     [DI_OPT_SYSTEM] = {.name = "system", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
         .value = "TEXT", .default_note = "no system message", .verbs = RUN | CHAT,
@@ -106,8 +125,9 @@ const di_option di_options[DI_N_OPTIONS] = {
                 "times."},
     [DI_OPT_SEED] = {.name = "seed", .type = DI_TYPE_SEED, .group = DI_GROUP_SAMPLING,
         .value = "N", .default_note = "drawn for each run, and reported; synth: 0",
-        .verbs = RUN | CHAT | SYNTH,
-        .help = "The same seed and options give the same result."},
+        .verbs = RUN | CHAT | BATCH | SYNTH,
+        .help = "The same seed and options give the same result. In batch, requests without a seed "
+                "derive theirs from it and their custom_id."},
     [DI_OPT_MAX_TOKENS] = {.name = "max-tokens", .type = DI_TYPE_INT, .group = DI_GROUP_SAMPLING,
         .value = "N", .unit = "tokens", .min = 1, .max = 1073741824.0,
         .default_note = "until the answer ends or the context is full", .verbs = RUN | CHAT,
@@ -116,6 +136,13 @@ const di_option di_options[DI_N_OPTIONS] = {
         .value = "TEXT", .default_note = "none", .verbs = RUN | CHAT,
         .help = "End the answer before this text; thinking is not searched. May be given several "
                 "times."},
+
+    [DI_OPT_INPUT] = {.name = "input", .letter = 'i', .type = DI_TYPE_FILE,
+        .group = DI_GROUP_PROMPT, .value = "FILE", .default_note = "must be given", .verbs = BATCH,
+        .help = "The requests, one JSON object a line. - reads stdin."},
+    [DI_OPT_OUTPUT] = {.name = "output", .letter = 'o', .type = DI_TYPE_FILE,
+        .group = DI_GROUP_OUTPUT, .value = "FILE", .default_note = "must be given", .verbs = BATCH,
+        .help = "The results. A file that has some already is gone on with."},
 
     [DI_OPT_IDS] = {.name = "ids", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
         .value = "FILE", .default_note = "the text is an argument", .verbs = SCORE,
@@ -180,7 +207,7 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Write the vision tower that the config describes."},
 
     [DI_OPT_JSON] = {.name = "json", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT,
-        .verbs = ALL & ~(CHAT | HELP), .help = "Print JSON, for programs."},
+        .verbs = ALL & ~(CHAT | BATCH | HELP), .help = "Print JSON, for programs."},
     [DI_OPT_QUIET] = {.name = "quiet", .letter = 'q', .type = DI_TYPE_FLAG,
         .group = DI_GROUP_OUTPUT, .verbs = ALL & ~(TOKENIZE | INSPECT | HELP),
         .help = "No progress and no speeds on stderr."},

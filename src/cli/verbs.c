@@ -21,6 +21,12 @@ static const char *const score_examples[] =
      "deepinfer score MODEL --ids ids.txt --logits logits.npy --numerics float",
      "given ids, and all logits for NumPy", NULL};
 
+static const char *const batch_examples[] =
+    {"deepinfer batch models/demo -i requests.jsonl -o results.jsonl",
+     "all requests of a file, or what is left of them",
+     "deepinfer batch MODEL -i requests.jsonl -o results.jsonl --max-batch 64 --seed 1",
+     "64 at a time, the same results every time", NULL};
+
 static const char *const tokenize_examples[] = {"deepinfer tokenize MODEL \"Hello\"",
                                                 "ids, separated by spaces",
                                                 "deepinfer tokenize MODEL --decode \"19923 11\"",
@@ -76,6 +82,21 @@ const di_verb di_verbs[] = {
      "Files of --logits and --streams appear when they are complete. Log-probabilities are natural "
      "logarithms.",
      score_examples, di_cmd_score},
+    {DI_VERB_BATCH, "batch", "MODEL", 1, 1, "a file of requests, many at a time",
+     "Reads requests in OpenAI's batch format, one JSON object a line: custom_id, method (POST), url "
+     "(/v1/chat/completions or /v1/completions) and body. Each gets one line in the output, in that "
+     "format too, in the order in which they end. An answer is the same whatever runs beside it.\n\n"
+     "In a body: messages and tools, or prompt (text or token ids); model, max_tokens, "
+     "max_completion_tokens, temperature, top_p, top_k, min_p, seed, stop, n, logprobs, top_logprobs, "
+     "logit_bias, presence_penalty, frequency_penalty, repetition_penalty, thinking, "
+     "reasoning_effort. A field that is not known, or is impossible, is an error of that request "
+     "alone, and so is a line that is no JSON: its result has response null and an error with the "
+     "reason. The exit code is 0 then, too; a file without requests is a failure. The seed of every "
+     "request is in its result; log-probabilities are of all tokens of the answer, the thinking "
+     "included.\n\n"
+     "When it was stopped, by Ctrl-C or in any other way, the same command goes on: results that "
+     "are complete in the output are kept, a torn last line is cut off, and no request is run twice.",
+     batch_examples, di_cmd_batch},
     {DI_VERB_TOKENIZE, "tokenize", "MODEL [TEXT]", 1, 2, "text to token ids and back",
      "Prints the ids of TEXT on one line. With - or without TEXT it is read from stdin, all bytes of "
      "it. MODEL may be the tokenizer.json itself; no weights are read. With --json: ids, and tokens "
