@@ -1,7 +1,7 @@
 /* kernelcheck [--bench] [--backend NAME] [--op NAME] [--seed N] [--rounds N] [--threads N]
  *
  * Checks every operation of a backend against the scalar twins and lists it with its largest error
- * as a share of the bound in ops.h; with --bench also its time. Exit status 1 when anything failed,
+ * as a share of the bound in ops.h; with --bench then also with its time. Exit status 1 when anything failed,
  * an operation without a function included; 77 when this machine cannot run the backend. */
 #include "kernelcheck.h"
 
@@ -113,9 +113,9 @@ static di_limits limits_of(bool bench) {
                        .max_k = 2400};
 }
 
-static bool open_sides(check *c, const options *o) {
+static bool open_sides(check *c, const options *o) { /* c->bench, c->release are set */
     di_numerics numerics = c->release ? DI_NUMERICS_RELEASE : DI_NUMERICS_FLOAT;
-    di_limits limits = limits_of(o->bench);
+    di_limits limits = limits_of(c->bench);
     if (!device_open(&c->dev[1], o->backend, numerics, o->threads)) return false;
     device_open(&c->dev[0], "ref", numerics, 1);
     for (int i = 0; i < 2; i++) device_prepare(&c->dev[i], &limits);
@@ -179,36 +179,50 @@ static void bench_operation(check *c, const operation *op, const options *o) {
     printf("\n");
 }
 
-int main(int argc, char **argv) {
-    options o;
-    int failed = 0, run = 0;
-    if (!parse(argc, argv, &o)) return usage();
-    if (o.bench) {
-        double gb, gflop;
-        int32_t threads = o.threads > 0 ? o.threads : di_cores_available();
-        kc_machine(threads, &gb, &gflop);
-        printf("this machine, %d threads: reads %.1f GB/s, %.1f GFLOP/s of float FMA\n", threads,
-               gb, gflop);
-    }
+static void print_machine(const options *o) {
+    double gb, gflop;
+    int32_t threads = o->threads > 0 ? o->threads : di_cores_available();
+    kc_machine(threads, &gb, &gflop);
+    printf("\nthis machine, %d threads: reads %.1f GB/s, %.1f GFLOP/s of float FMA\n", threads, gb,
+           gflop);
+}
+
+/* All operations, or the one asked for, in both numerics: checked, or timed when `bench`. Returns how
+ * many ran, -1 when this machine cannot run the backend. */
+static int run_all(const options *o, bool bench, int *failed) {
+    int run = 0;
     for (int numerics = 0; numerics < 2; numerics++) {
-        check c = {.release = numerics == 1, .bench = o.bench};
-        if (!open_sides(&c, &o)) {
-            printf("this machine cannot run the backend %s\n", o.backend);
-            return 77;
-        }
+        check c = {.release = numerics == 1, .bench = bench};
+        if (!open_sides(&c, o)) return -1;
         for (int i = 0; i < N_OPERATIONS; i++) {
-            if (o.op != NULL && strcmp(o.op, operations[i].name) != 0) continue;
+            if (o->op != NULL && strcmp(o->op, operations[i].name) != 0) continue;
             run++;
-            if (o.bench) {
-                bench_operation(&c, &operations[i], &o);
+            if (bench) {
+                bench_operation(&c, &operations[i], o);
             } else {
-                failed += !check_operation(&c, &operations[i], &o);
+                *failed += !check_operation(&c, &operations[i], o);
             }
             fflush(stdout);
         }
         for (int i = 0; i < 2; i++) device_close(&c.dev[i]);
     }
+    return run;
+}
+
+int main(int argc, char **argv) {
+    options o;
+    int failed = 0;
+    if (!parse(argc, argv, &o)) return usage();
+    int run = run_all(&o, false, &failed);
+    if (run < 0) {
+        printf("this machine cannot run the backend %s\n", o.backend);
+        return 77;
+    }
     if (run == 0) return usage();
-    if (!o.bench) printf("%s: %d checks, %d failed\n", o.backend, run, failed);
+    printf("%s: %d checks, %d failed\n", o.backend, run, failed);
+    if (o.bench) {
+        print_machine(&o);
+        run_all(&o, true, &failed);
+    }
     return failed > 0;
 }
