@@ -39,27 +39,12 @@ static di_status core_options(const di_engine *engine, const di_config *config,
     return read_replay(o->replay, &out->replay, error);
 }
 
-/* As the core asks for its context: what the plan of memory counts. */
-static di_context_options context_of(const di_config *config, const di_core_options *o) {
-    enum { SCORING_ROWS = 32 };
-    di_context_options context = di_context_options_defaults(config);
-    context.n_slots = o->max_batch;
-    context.max_context = o->max_context;
-    context.max_rows = o->max_rows;
-    context.max_out = o->max_batch + SCORING_ROWS;
-    if (context.max_out > o->max_rows) context.max_out = o->max_rows;
-    context.penalties = true;
-    context.replay = true;
-    context.n_pages = o->n_pages;
-    return context;
-}
-
 /* Where memory is bounded, window cache and buffers of the host come first; then the pool has the
  * pages of all contexts, or of half of them and so on, but of one at least. */
 static di_status divide(di_engine *engine, const char *directory, const di_config *config,
                         di_core_options *o, di_error *error) {
     di_engine_options allowed = engine->options;
-    di_context_options context = context_of(config, o);
+    di_context_options context = di_core_context_options(config, o);
     if (allowed.memory > 0) {
         uint64_t host = o->window_cache_bytes +
                         (uint64_t)context.max_out * (uint64_t)config->vocab_size * sizeof(float);
@@ -93,7 +78,7 @@ di_status di_engine_open_core(di_engine *engine, const char *directory, const di
     model_options.release_layers = engine->memory.release_layers;
     DI_TRY(di_model_open(directory, engine->backend, &model_options, &engine->model, error));
     DI_TRY(di_kv_fingerprint(directory, di_model_checkpoint(engine->model), &fingerprint, error));
-    di_context_options context = context_of(config, &options);
+    di_context_options context = di_core_context_options(config, &options);
     engine->info.context = context.max_context;
     engine->info.state_bytes = di_context_plan(config, engine->backend, &context).total;
     return di_core_create(engine->model, &options, &fingerprint, engine->options.numerics,

@@ -43,10 +43,21 @@ static di_status check_options(const di_config *config, const di_core_options *o
 
 /* The context may ask for logits of one row a sequence, and of some more for prompt
  * log-probabilities, which so go in smaller chunks: a row of logits has half a megabyte. */
-static di_status create_context(di_core *core, di_error *error) {
+di_context_options di_core_context_options(const di_config *config, const di_core_options *o) {
     enum { SCORING_ROWS = 32 };
+    di_context_options context = di_context_options_defaults(config);
+    context.n_slots = o->max_batch;
+    context.max_context = o->max_context;
+    context.max_rows = o->max_rows;
+    context.max_out = (int32_t)smaller(o->max_rows, (int64_t)o->max_batch + SCORING_ROWS);
+    context.penalties = true;
+    context.replay = true;
+    context.n_pages = o->n_pages;
+    return context;
+}
+
+static di_status create_context(di_core *core, di_error *error) {
     di_core_options *o = &core->options;
-    core->max_out = (int32_t)smaller(o->max_rows, (int64_t)o->max_batch + SCORING_ROWS);
     if (o->n_pages == 0) {
         int64_t n = (int64_t)o->max_batch * core__pages_for(o->max_context);
         if (n > 1 << 28) {
@@ -56,14 +67,8 @@ static di_status create_context(di_core *core, di_error *error) {
         }
         o->n_pages = (int32_t)n;
     }
-    di_context_options options = di_context_options_defaults(core->config);
-    options.n_slots = o->max_batch;
-    options.max_context = o->max_context;
-    options.max_rows = o->max_rows;
-    options.max_out = core->max_out;
-    options.penalties = true;
-    options.replay = true;
-    options.n_pages = o->n_pages;
+    di_context_options options = di_core_context_options(core->config, o);
+    core->max_out = options.max_out;
     options.max_bytes = o->max_bytes;
     DI_TRY(di_context_create(core->model, &options, &core->context, error));
     if (o->replay == DI_REPLAY_EXACT) return DI_OK;

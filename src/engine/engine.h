@@ -41,6 +41,10 @@ typedef struct di_core_options {
 
 di_core_options di_core_options_defaults(const di_config *config);
 
+/* The context that a core with these options takes (n_pages as they say, not 0), max_bytes apart: for
+ * plans of memory before there is a core. */
+di_context_options di_core_context_options(const di_config *config, const di_core_options *options);
+
 /* `fingerprint` (di_kv_fingerprint), `numerics` and `kernels` go into page names; all are copied.
  * The model must outlive the core. DI_ERR_USAGE, DI_ERR_MEMORY; DI_ERR_UNSUPPORTED when the model
  * has no cut and replay is not exact. */

@@ -15,27 +15,12 @@
 #include <cmocka.h>
 
 #include "model/synth.h"
+#include "support/sanitized.h"
 #include "support/temp.h"
 
 enum { CONTEXT = 512, MIB = 1 << 20 };
 
 static di_error error;
-
-/* Under a sanitizer memory is taken for other purposes, too. */
-static bool is_sanitized(void) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
-    __has_feature(memory_sanitizer)
-    return true;
-#else
-    return false;
-#endif
-#else
-    return false;
-#endif
-}
 
 /* Two Engram tables of 132 MB each. */
 static void write_model(const char *directory) {

@@ -20,6 +20,7 @@
 
 #include "base/json.h"
 #include "support/program.h"
+#include "support/sanitized.h"
 #include "support/temp.h"
 
 typedef struct line {
@@ -250,22 +251,6 @@ static void test_files_appear_whole(void **state) {
     free(ids);
     free(fresh);
     free(old);
-}
-
-/* Under a sanitizer memory is taken for other purposes, too. */
-static bool is_sanitized(void) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
-    __has_feature(memory_sanitizer)
-    return true;
-#else
-    return false;
-#endif
-#else
-    return false;
-#endif
 }
 
 /* The most memory in KiB that a command had resident. */
