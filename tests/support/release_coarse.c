@@ -138,9 +138,20 @@ static void compare_q8(const rr *r, const char *op, di_ptr codes, di_ptr scales)
 
 /* ---- Queries, window keys, compressor ---- */
 
+/* Positions one too high. */
+static di_batch late_batch(const rr *r, const char *op) {
+    const di_tensor *t = rc_part_of(r, op, "in.positions");
+    int32_t *positions = release_ints(t), n = (int32_t)release_count(t);
+    for (int32_t i = 0; i < n; i++) positions[i]++;
+    di_batch batch = rc_batch_at(r, positions, n, false);
+    free(positions);
+    return batch;
+}
+
 static void run_qkv(const rr *r) {
     const di_config *c = &r->file->config;
     di_batch batch = rc_batch_of(r, "q_rope", false);
+    if (r->planted == RELEASE_POSITIONS_LATE) batch = late_batch(r, "q_rope");
     di_matrix wq_a = rr_matrix_of(r, "attn.wq_a.weight");
     int32_t rows = batch.n_rows, heads = c->num_attention_heads, d = c->head_dim;
     di_ptr qr = device_take_a(r->dev, rows * wq_a.n);
@@ -165,9 +176,14 @@ static void run_window_kv(const rr *r) {
     int32_t rows = batch.n_rows, d = c->head_dim;
     di_ptr codes = device_take(r->dev, (uint64_t)rows * (uint64_t)d);
     di_ptr scales = device_take(r->dev, (uint64_t)rows * (uint64_t)d / 32);
+    di_ptr u = rc_put_a(r, "ring_wkv", "in");
+    if (r->planted == RELEASE_RING_UNNORMED) {
+        rr other = *r;
+        snprintf(other.op.scope, sizeof other.op.scope, "draft");
+        u = rc_put_a(&other, "main_proj", "out");
+    }
     r->ops->window_kv(r->stream,
-                      &(di_window_kv_args){batch, d, c->rms_norm_eps, rr_rope_of(r, false),
-                                           rc_put_a(r, "ring_wkv", "in"),
+                      &(di_window_kv_args){batch, d, c->rms_norm_eps, rr_rope_of(r, false), u,
                                            rr_matrix_of(r, "attn.wkv.weight"),
                                            rr_vector_of(r, "attn.kv_norm.weight"), codes, scales});
     compare_q8(r, "ring_kv_quant", codes, scales);
@@ -299,19 +315,38 @@ static void run_shared_expert(const rr *r) {
 static void run_head(const rr *r) {
     const di_config *c = &r->file->config;
     bool draft = strcmp(r->op.op, "draft_collapse") == 0;
+    bool backbone = !draft || r->planted == RELEASE_BACKBONE_NORM;
     int32_t rows = (int32_t)rr_part(r, "in.pre")->shape[0];
     int32_t *which = rc_host_memory(rows, sizeof *which);
     for (int32_t t = 0; t < rows; t++) which[t] = t;
     di_ptr normed = device_take_a(r->dev, rows * c->hidden_size);
     di_ptr logits = device_take_f(r->dev, (int64_t)rows * c->vocab_size);
-    r->ops->head(r->stream, &(di_head_args){rows, c->hc_mult, c->hidden_size, c->rms_norm_eps,
-                                            device_put(r->dev, which, (uint64_t)rows * 4),
-                                            rr_put_a(r, "in.streams"), rr_put_f(r, "in.pre"),
-                                            rr_vector_of(r, draft ? "norm.weight" : "/norm.weight"),
-                                            rr_matrix_of(r, "/head.weight"), normed, logits});
+    r->ops->head(r->stream,
+                 &(di_head_args){rows, c->hc_mult, c->hidden_size, c->rms_norm_eps,
+                                 device_put(r->dev, which, (uint64_t)rows * 4),
+                                 rr_put_a(r, "in.streams"), rr_put_f(r, "in.pre"),
+                                 rr_vector_of(r, backbone ? "/norm.weight" : "norm.weight"),
+                                 rr_matrix_of(r, "/head.weight"), normed, logits});
     rc_compare_a(r, draft ? "draft_norm" : "final_norm", normed);
     rc_compare_f(r, draft ? "base_logits" : "logits", logits);
     free(which);
+}
+
+/* The tokens whose Markov rows count: those before, or what a mistake takes. */
+static di_ptr put_previous(const rr *r) {
+    const di_tensor *t = rr_part(r, "in.previous");
+    const di_tensor *drafted = di_safetensors_find(r->file->vectors, "p33/release.draft.ids");
+    assert_non_null(drafted);
+    int32_t *previous = release_ints(t), *ids = release_ints(drafted),
+            n = (int32_t)release_count(t);
+    assert_int_equal(release_count(drafted), n + 1); /* the anchor, then what was drafted */
+    assert_memory_equal(previous, ids, (size_t)n * sizeof *ids);
+    if (r->planted == RELEASE_MARKOV_OF_TOKEN) memcpy(previous, ids + 1, (size_t)n * sizeof *ids);
+    for (int32_t i = 0; r->planted == RELEASE_MARKOV_OF_ANCHOR && i < n; i++) previous[i] = ids[0];
+    di_ptr out = device_put(r->dev, previous, (uint64_t)n * sizeof *previous);
+    free(previous);
+    free(ids);
+    return out;
 }
 
 static void run_markov(const rr *r) {
@@ -320,13 +355,22 @@ static void run_markov(const rr *r) {
     int32_t rows = (int32_t)base->shape[0], vocab = (int32_t)base->shape[1];
     di_ptr logits = device_take_f(r->dev, (int64_t)rows * vocab);
     di_ptr confidence = device_take_f(r->dev, rows);
-    r->ops->markov(r->stream, &(di_markov_args){rows, vocab, c->hidden_size, 1, 1,
-                                                rr_put_ints(r, rr_part(r, "in.previous")),
-                                                rr_matrix_of(r, "markov_head.embed.weight"),
-                                                rr_matrix_of(r, "markov_head.head.weight"),
-                                                rr_matrix_of(r, "confidence_head.proj.weight"),
-                                                rr_put_f(r, "in"), rc_put_a(r, "confidence", "in"),
-                                                logits, confidence});
+    di_ptr hidden = r->planted == RELEASE_CONFIDENCE_NORMED ? rc_put_a(r, "draft_norm", "out")
+                                                            : rc_put_a(r, "confidence", "in");
+    r->ops->markov(r->stream,
+                   &(di_markov_args){.n = rows,
+                                     .vocab = vocab,
+                                     .width = c->hidden_size,
+                                     .prev_stride = 1,
+                                     .hidden_stride = 1,
+                                     .prev = put_previous(r),
+                                     .embed = rr_matrix_of(r, "markov_head.embed.weight"),
+                                     .head = rr_matrix_of(r, "markov_head.head.weight"),
+                                     .proj = rr_matrix_of(r, "confidence_head.proj.weight"),
+                                     .base = rr_put_f(r, "in"),
+                                     .hidden = hidden,
+                                     .logits = logits,
+                                     .confidence = confidence});
     rc_compare_f(r, "markov", logits);
     rc_compare_f(r, "confidence", confidence);
 }
@@ -353,10 +397,11 @@ static const struct {
     {"markov", run_markov},
 };
 
-int release_run_coarse(const release_file *file, const release_op *op, device *dev,
-                       release_score *score) {
+int release_run_planted(const release_file *file, const release_op *op, device *dev,
+                        release_score *score, release_mistake mistake) {
     int n = 0;
     rr r = rr_open(file, op, dev, score);
+    r.planted = r.layer < 0 ? (int)mistake : RELEASE_RIGHT;
     if (strcmp(op->scope, "synthetic") == 0) return 0; /* lists without a sequence */
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (strcmp(entries[i].first, op->op) != 0) continue;
@@ -364,4 +409,9 @@ int release_run_coarse(const release_file *file, const release_op *op, device *d
         n++;
     }
     return n;
+}
+
+int release_run_coarse(const release_file *file, const release_op *op, device *dev,
+                       release_score *score) {
+    return release_run_planted(file, op, dev, score, RELEASE_RIGHT);
 }

@@ -1,6 +1,7 @@
 /* Coarse operations that read caches: selection and attention. Stored keys are dequantised values;
  * they are turned back into the codes that they came from.
  */
+#include "support/release_coarse.h"
 #include "support/release_coarse_run.h"
 
 #include <math.h>
@@ -273,7 +274,8 @@ void rc_run_attend(const rr *r) {
                            .pages = pages,
                            .sink = rr_vector_of(r, "attn.attn_sink"),
                            .out = device_take_a(r->dev, release_count(rr_part(r, "in.q"))),
-                           .block = drafts ? rows : 0};
+                           .block = drafts && r->planted != RELEASE_BLOCK_CAUSAL ? rows : 0};
+    if (r->planted == RELEASE_WINDOW_SHORT) args.window--;
     if (!drafts) args.picks = put_picks(r, window, n_window, &args.top_k);
     r->ops->attend(r->stream, &args);
     rc_compare_a(r, "o_rope", args.out);

@@ -20,6 +20,7 @@ typedef struct rr {
     const char *tensor; /* of the table: the name behind the prefix; from "/" on: without one */
     int layer;          /* of the backbone; -1 in drafts and elsewhere */
     char prefix[32];    /* layers.N or mtp.N */
+    int planted;        /* release_mistake, 0: none */
 } rr;
 
 rr rr_open(const release_file *file, const release_op *op, device *dev, release_score *score);

@@ -62,14 +62,22 @@ int release_list(const release_file *file, release_op *out) {
     return n;
 }
 
-int64_t release_count_outputs(const release_file *file) {
+/* NULL: of all operations. */
+static int64_t count_outputs(const release_file *file, const release_op *of) {
     int64_t n = 0;
     for (int64_t i = 0; i < di_safetensors_count(file->vectors); i++) {
         release_op op;
         const char *part = split_name(di_safetensors_at(file->vectors, i)->name, &op);
-        n += part != NULL && strncmp(part, "out", 3) == 0 && strstr(part, "near") == NULL;
+        if (part == NULL || strncmp(part, "out", 3) != 0 || strstr(part, "near") != NULL) continue;
+        n += of == NULL || (strcmp(of->scope, op.scope) == 0 && strcmp(of->op, op.op) == 0);
     }
     return n;
+}
+
+int64_t release_count_outputs(const release_file *file) { return count_outputs(file, NULL); }
+
+int64_t release_count_outputs_of(const release_file *file, const release_op *op) {
+    return count_outputs(file, op);
 }
 
 const di_tensor *release_find(const release_file *file, const release_op *op, const char *part) {

@@ -33,6 +33,7 @@ enum { RELEASE_MAX_OPS = 512 };
 int release_list(const release_file *file, release_op *out);
 /* How many tensors `out...` they have, marks of near ties left out. */
 int64_t release_count_outputs(const release_file *file);
+int64_t release_count_outputs_of(const release_file *file, const release_op *op);
 
 /* A part, or NULL when this operation has none of that name. */
 const di_tensor *release_find(const release_file *file, const release_op *op, const char *part);
