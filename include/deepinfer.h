@@ -151,7 +151,19 @@ typedef struct di_engine_options {
     const char *replay;    /* "exact" (default), "stable" or "bounded": how windows behind a cached
                               beginning are made; only exact gives the bits of a run alone */
     uint64_t window_cache; /* bytes for snapshots of windows; default 256 MiB */
-    bool penalties; /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
+    /* Drafts of the model's own draft layers, verified in the next step: "off", "fixed" (all of
+     * them), "scheduled" (as many as pay, none when none do); NULL (default): scheduled where the
+     * model has draft layers. */
+    const char *spec;
+    /* What a sampled draft must be to stand. "coupled" (default): the token that would have been
+     * sampled without drafts, so the answer is the same. "reject": rejection sampling, which
+     * accepts a little more; the answer is another sample of the same distribution. */
+    const char *spec_sampling;
+    bool profile_steps; /* measure what steps cost at start, for "scheduled"; default false */
+    int32_t
+        steps_ahead; /* steps that are enqueued before the one before is read: 1 (default), or 0:
+                            the device waits for the host */
+    bool penalties;  /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
     /* Upper bound in bytes of everything: program, state, workspace, buffers of a score, and the
      * weights that are resident at a time. Weights that do not fit are read again layer by layer;
      * single rows of the Engram tables and of the embedding do not count then, the system drops
@@ -299,7 +311,12 @@ typedef struct di_request_end {
 typedef struct di_request {
     const int32_t *ids; /* n_ids >= 1; copied, as the sampling values are */
     size_t n_ids;
-    int64_t max_tokens; /* of a choice; 0: until the end or a full context */
+    /* The last n_given <= n_ids of ids are no prompt but the beginning of the answer, as given:
+     * on_token gets them too, with their log-probabilities (first choice only; NAN for a token
+     * that nothing precedes), before what is sampled. They end nothing, whatever they are. */
+    size_t n_given;
+    int64_t max_tokens; /* sampled, of a choice; 0: until the end or a full context; -1: none, the
+                           request is for the given tokens alone (n_choices 1) */
     di_sampling sampling;
     int32_t n_choices;    /* 1..128; the first has the seed itself, the others have derived ones */
     int32_t top_logprobs; /* 0..20 alternatives reported with each token */
@@ -320,6 +337,30 @@ bool di_engine_cancel(di_engine *engine, uint64_t id);
  * engine's own. */
 di_status di_engine_step(di_engine *engine, bool *busy, di_error *error);
 /* di_engine_close drops what is still open, without callbacks. */
+
+/* What an engine of requests has done since it was opened. */
+typedef struct di_engine_stats {
+    int64_t waiting, running;              /* choices, now */
+    uint64_t steps, rows, prompt_rows;     /* a step's rows: prompt tokens, one for every
+                                                    choice that decodes, drafts */
+    uint64_t replayed_rows, preemptions;   /* rows that were computed again */
+    uint64_t drafted, verified, accepted;  /* draft tokens */
+    uint64_t draft_steps;                  /* steps that verified drafts */
+    uint64_t snapshots, snapshot_hits;     /* of windows */
+    uint64_t prompt_tokens, cached_tokens; /* of prompts that were admitted; of those, found */
+    int64_t pages, pages_used;             /* of the pool, now */
+    double step_seconds;                   /* the device was computing steps */
+    double gap_seconds;                    /* it was idle between two steps that followed each
+                                                    other without a pause in the work */
+    double host_seconds;                   /* processor time of the thread that calls
+                                                    di_engine_step, in it */
+} di_engine_stats;
+
+/* Zeroed for an engine of sequences. */
+di_engine_stats di_engine_get_stats(const di_engine *engine);
+/* Forgets every cached beginning and snapshot that no open request uses: a cold start without
+ * loading again. */
+void di_engine_forget(di_engine *engine);
 
 /* ---- Reading the answer ---- */
 

@@ -22,6 +22,8 @@ di_engine_options di_engine_options_defaults(void) {
                                .prefix_cache = true,
                                .replay = "exact",
                                .window_cache = UINT64_C(256) << 20,
+                               .spec = NULL,
+                               .spec_sampling = "coupled",
                                .penalties = true,
                                .memory = 0,
                                .progress = NULL,
@@ -36,6 +38,19 @@ static di_status check_range(const char *name, int64_t value, int64_t min, int64
                    value, min, max);
 }
 
+/* The engine's core runs one token a step and reads each step before the next. */
+static di_status check_speculation(const di_engine_options *o, di_error *error) {
+    if (o->spec && strcmp(o->spec, "off") != 0) {
+        return di_fail(error, DI_ERR_UNSUPPORTED, "spec '%.40s': this build only has off", o->spec);
+    }
+    if (!o->spec_sampling || strcmp(o->spec_sampling, "coupled") != 0 || o->profile_steps ||
+        o->steps_ahead != 0) {
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "spec_sampling, profile_steps, steps_ahead: this build has no speculation");
+    }
+    return DI_OK;
+}
+
 static di_status check_options(const di_engine_options *o, di_error *error) {
     if (!o->backend || !o->numerics) {
         return di_fail(error, DI_ERR_USAGE, "%s is NULL; begin with di_engine_options_defaults()",
@@ -47,6 +62,7 @@ static di_status check_options(const di_engine_options *o, di_error *error) {
     if (o->max_batch == 0) {
         DI_TRY(check_range("n_sequences", o->n_sequences, 1, MAX_SEQUENCES, error));
     }
+    DI_TRY(check_speculation(o, error));
     return check_range("chunk", o->chunk, 1, MAX_CHUNK, error);
 }
 

@@ -182,6 +182,9 @@ di_status di_engine_submit(di_engine *engine, const di_request *request, uint64_
     uint64_t given;
     DI_TRY(need_core(engine, error));
     DI_TRY(di_sampling_check(&request->sampling, engine->info.vocab_size, error));
+    if (request->n_given > 0 || request->max_tokens == -1) {
+        return di_fail(error, DI_ERR_UNSUPPORTED, "n_given: this build takes no given answers");
+    }
     if (request->max_tokens < 0) {
         return di_fail(error, DI_ERR_USAGE, "max_tokens: %" PRId64 " is negative",
                        request->max_tokens);
@@ -210,4 +213,24 @@ bool di_engine_cancel(di_engine *engine, uint64_t id) {
 di_status di_engine_step(di_engine *engine, bool *busy, di_error *error) {
     DI_TRY(need_core(engine, error));
     return di_core_step(engine->core, busy, error);
+}
+
+di_engine_stats di_engine_get_stats(const di_engine *engine) {
+    if (!engine->core) return (di_engine_stats){0};
+    di_core_stats s = di_core_get_stats(engine->core);
+    return (di_engine_stats){.waiting = s.waiting,
+                             .running = s.running,
+                             .steps = s.steps,
+                             .rows = s.rows,
+                             .prompt_rows = s.prompt_rows,
+                             .replayed_rows = s.replayed_rows,
+                             .preemptions = s.preemptions,
+                             .snapshots = s.snapshots,
+                             .snapshot_hits = s.snapshot_hits,
+                             .pages = s.kv.n_pages,
+                             .pages_used = s.kv.n_private + s.kv.n_named};
+}
+
+void di_engine_forget(di_engine *engine) {
+    if (engine->core) di_core_forget(engine->core);
 }

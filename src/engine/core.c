@@ -171,6 +171,11 @@ void di_core_set_mask(di_core *core, const uint32_t *words) {
     memcpy(core->masks, words, (size_t)core__vocab_words(core) * sizeof *words);
 }
 
+void di_core_forget(di_core *core) {
+    di_kv_forget(core->kv);
+    core->snapshots.n = 0;
+}
+
 di_core_stats di_core_get_stats(const di_core *core) {
     di_core_stats stats = core->stats;
     stats.running = core->n_running;

@@ -137,6 +137,9 @@ typedef struct di_core_stats {
 } di_core_stats;
 di_core_stats di_core_get_stats(const di_core *core);
 
+/* Forgets cached pages and snapshots: a cold start without a new core. Between steps. */
+void di_core_forget(di_core *core);
+
 /* The seed of choice i of a request with this seed. Any thread. */
 uint64_t di_core_seed(uint64_t seed, int32_t choice);
 
