@@ -182,7 +182,7 @@ di_status di_engine_submit(di_engine *engine, const di_request *request, uint64_
     uint64_t given;
     DI_TRY(need_core(engine, error));
     DI_TRY(di_sampling_check(&request->sampling, engine->info.vocab_size, error));
-    if (request->n_given > 0 || request->max_tokens == -1) {
+    if (request->n_given > 0) {
         return di_fail(error, DI_ERR_UNSUPPORTED, "n_given: this build takes no given answers");
     }
     if (request->max_tokens < 0) {
