@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "model/network.h"
+#include "support/deviation.h"
 #include "support/golden.h"
 
 enum { DRAFTS = 6, SLOTS = 4 };
@@ -80,48 +81,75 @@ static double margin(const float *row, int64_t n) {
     return (double)first - (double)second;
 }
 
-typedef struct worst {
-    double logits, confidence;
-    int64_t drafts;
-} worst;
+/* Rows of all drafts of a prompt that can be compared. */
+typedef struct compared {
+    float *logits, *want_logits;         /* [n][V] */
+    float *confidence, *want_confidence; /* [n] */
+    int64_t n;
+} compared;
 
-/* One draft against the stored one. The fast path may part where the two best logits of a step are
- * close, and what follows in the block depends on it. */
-static void check_draft(const test_model *m, const draft *got, const int64_t *ids,
-                        const float *logits, const float *confidence, bool exact, worst *w) {
+static compared compared_room(int64_t rows, int64_t vocab) {
+    size_t n = (size_t)rows, row = (size_t)vocab * sizeof(float);
+    compared c = {malloc(n * row), malloc(n * row), malloc(n * 4), malloc(n * 4), 0};
+    assert_true(c.logits && c.want_logits && c.confidence && c.want_confidence);
+    return c;
+}
+
+static void compared_free(compared *c) {
+    free(c->logits);
+    free(c->want_logits);
+    free(c->confidence);
+    free(c->want_confidence);
+}
+
+/* One draft beside the stored one. The fast path may part where the two best logits of a step are
+ * close, and what follows in the block depends on it: that is not compared. */
+static void take_draft(const test_model *m, const draft *got, const int64_t *ids,
+                       const float *logits, const float *confidence, bool twins, compared *c) {
     int64_t vocab = m->config->vocab_size;
+    size_t row = (size_t)vocab * sizeof(float);
     for (int32_t k = 0; k < m->config->dspark_block_size; k++) {
-        for (int64_t v = 0; v < vocab; v++) {
-            w->logits = fmax(w->logits, fabs((double)got->logits[k * vocab + v] -
-                                             (double)logits[k * vocab + v]));
-        }
-        w->confidence =
-            fmax(w->confidence, fabs((double)got->confidence[k] - (double)confidence[k]));
+        memcpy(c->logits + c->n * vocab, got->logits + k * vocab, row);
+        memcpy(c->want_logits + c->n * vocab, logits + k * vocab, row);
+        c->confidence[c->n] = got->confidence[k];
+        c->want_confidence[c->n++] = confidence[k];
         if (got->tokens[k] == ids[k + 1]) continue;
-        if (exact || margin(logits + k * vocab, vocab) >= 0.1) {
+        if (twins || margin(logits + k * vocab, vocab) >= 0.1) {
             fail_msg("token %d of the draft: %d, want %ld", k, got->tokens[k], (long)ids[k + 1]);
         }
         break;
     }
-    w->drafts++;
+}
+
+static void judge(const compared *c, const char *prompt, int64_t n, int64_t vocab, bool twins) {
+    deviation bounds = deviation_bounds(n, twins);
+    deviation logits = deviation_of(c->logits, c->want_logits, c->n, vocab);
+    deviation confidence = deviation_of(c->confidence, c->want_confidence, c->n, 1);
+    print_message("  %-5s %ld drafted tokens: logits %.2g, %.2g, %.2g; confidence %.2g, %.2g, "
+                  "%.2g (median, 90 %%, largest)\n",
+                  prompt, (long)c->n, logits.median, logits.most, logits.largest, confidence.median,
+                  confidence.most, confidence.largest);
+    assert_true(deviation_within(&logits, &bounds));
+    assert_true(deviation_within(&confidence, &bounds));
 }
 
 static void check_prompt(test_model *m, const di_safetensors *golden, const char *prompt,
-                         bool exact) {
+                         bool twins) {
     char key[64];
-    int64_t n, n_ids, n_draft;
+    int64_t n, n_ids, n_logits, n_confidence;
     snprintf(key, sizeof key, "%s/ids", prompt);
     int32_t *ids = read_ids(golden, key, &n);
     snprintf(key, sizeof key, "%s/draft_ids", prompt);
     int64_t *draft_ids = golden_int(golden, key, &n_ids);
     snprintf(key, sizeof key, "%s/draft_logits", prompt);
-    const float *logits = golden_f32(golden, key, &n_draft);
+    const float *logits = golden_f32(golden, key, &n_logits);
     snprintf(key, sizeof key, "%s/draft_confidence", prompt);
-    const float *confidence = golden_f32(golden, key, &n_draft);
+    const float *confidence = golden_f32(golden, key, &n_confidence);
     int64_t block = m->config->dspark_block_size, vocab = m->config->vocab_size;
     assert_int_equal(n_ids, DRAFTS * (block + 1));
-    assert_int_equal(n_draft, DRAFTS * block);
-    worst w = {0};
+    assert_int_equal(n_logits, DRAFTS * block * vocab);
+    assert_int_equal(n_confidence, DRAFTS * block);
+    compared c = compared_room(DRAFTS * block, vocab);
     const int32_t slot = 0;
     di_context_reset(m->context, 0);
     test_feed(m, 0, ids, (int32_t)n, NULL, 0);
@@ -129,15 +157,14 @@ static void check_prompt(test_model *m, const di_safetensors *golden, const char
         int32_t anchor = (int32_t)draft_ids[i * (block + 1)];
         draft d;
         make_drafts(m, &slot, &anchor, 1, &d);
-        check_draft(m, &d, draft_ids + i * (block + 1), logits + i * block * vocab,
-                    confidence + i * block, exact, &w);
+        take_draft(m, &d, draft_ids + i * (block + 1), logits + i * block * vocab,
+                   confidence + i * block, twins, &c);
         free(d.logits);
         test_feed(m, 0, &anchor, 1, NULL, 0);
     }
-    print_message("  %-5s %ld drafts: logits within %.2g, confidence within %.2g\n", prompt,
-                  (long)w.drafts, w.logits, w.confidence);
-    double bound = exact ? 1e-5 : strlen(prompt) < 4 ? 1e-3 : 3;
-    assert_true(w.logits < bound && w.confidence < bound);
+    if (twins) assert_int_equal(c.n, DRAFTS * block);
+    judge(&c, prompt, n, vocab, twins);
+    compared_free(&c);
     free(draft_ids);
     free(ids);
 }
@@ -164,6 +191,62 @@ static void test_fast(void **state) {
     (void)state;
     check_vectors("tiny-a", TEST_CPU);
     check_vectors("tiny-b", TEST_CPU);
+}
+
+/* The bounds themselves, at their edges. */
+static void test_bounds(void **state) {
+    (void)state;
+    float want[20] = {0}, got[20] = {0};
+    const deviation twins = deviation_bounds(750, true), close = deviation_bounds(33, false),
+                    far = deviation_bounds(300, false), farthest = deviation_bounds(750, false);
+    deviation d = deviation_of(got, want, 10, 2);
+    assert_true(deviation_within(&d, &twins));
+    got[7] = 1.1e-5f;
+    d = deviation_of(got, want, 10, 2);
+    assert_false(deviation_within(&d, &twins));
+    assert_true(deviation_within(&d, &close));
+    got[7] = 2; /* one row of ten */
+    d = deviation_of(got, want, 10, 2);
+    assert_false(deviation_within(&d, &close));
+    assert_true(deviation_within(&d, &far));
+    got[9] = 0.06f; /* two of ten */
+    d = deviation_of(got, want, 10, 2);
+    assert_false(deviation_within(&d, &far));
+    assert_true(deviation_within(&d, &farthest));
+    for (int i = 0; i < 20; i++) got[i] = 0.11f;
+    d = deviation_of(got, want, 10, 2);
+    assert_false(deviation_within(&d, &farthest));
+    for (int i = 0; i < 20; i++) got[i] = i == 7 ? NAN : 0;
+    d = deviation_of(got, want, 10, 2);
+    assert_false(deviation_within(&d, &farthest));
+    assert_false(deviation_within(&d, &twins));
+}
+
+/* Behind another token, or without the last one of the prompt, a draft is not the stored one. */
+static void test_others_differ(void **state) {
+    (void)state;
+    test_model m;
+    int64_t n, n_ids, n_logits;
+    open_model(&m, "tiny-a", TEST_REF, true);
+    di_safetensors *golden = open_golden("tiny-a");
+    int32_t *ids = read_ids(golden, "p33/ids", &n);
+    int64_t *draft_ids = golden_int(golden, "p33/draft_ids", &n_ids);
+    const float *want = golden_f32(golden, "p33/draft_logits", &n_logits);
+    const deviation close = deviation_bounds(n, false);
+    const int32_t block = m.config->dspark_block_size, slots[3] = {0, 1, 2};
+    const int32_t right = (int32_t)draft_ids[0], anchors[3] = {right, right, (right + 1) % 300};
+    for (int32_t slot = 0; slot < 3; slot++) {
+        draft d;
+        test_feed(&m, slot, ids, (int32_t)n - (slot == 1), NULL, 0);
+        make_drafts(&m, &slots[slot], &anchors[slot], 1, &d);
+        deviation off = deviation_of(d.logits, want, block, m.config->vocab_size);
+        assert_int_equal(deviation_within(&off, &close), slot == 0);
+        free(d.logits);
+    }
+    free(draft_ids);
+    free(ids);
+    di_safetensors_close(golden);
+    test_model_close(&m);
 }
 
 static void equal_drafts(const test_model *m, const draft *a, const draft *b, int32_t at,
@@ -272,6 +355,7 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bounds),         cmocka_unit_test(test_others_differ),
         cmocka_unit_test(test_twins),          cmocka_unit_test(test_fast),
         cmocka_unit_test(test_row_invariance), cmocka_unit_test(test_no_trace),
         cmocka_unit_test(test_refusals),
