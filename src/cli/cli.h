@@ -28,6 +28,8 @@ typedef enum di_verb_id {
     DI_VERB_CHAT,
     DI_VERB_SCORE,
     DI_VERB_BATCH,
+    DI_VERB_BENCH,
+    DI_VERB_EVAL,
     DI_VERB_TOKENIZE,
     DI_VERB_INSPECT,
     DI_VERB_SYNTH,
@@ -56,6 +58,8 @@ di_status di_cmd_run(const di_args *args, di_error *error);
 di_status di_cmd_chat(const di_args *args, di_error *error);
 di_status di_cmd_score(const di_args *args, di_error *error);
 di_status di_cmd_batch(const di_args *args, di_error *error);
+di_status di_cmd_bench(const di_args *args, di_error *error);
+di_status di_cmd_eval(const di_args *args, di_error *error);
 di_status di_cmd_tokenize(const di_args *args, di_error *error);
 di_status di_cmd_inspect(const di_args *args, di_error *error);
 di_status di_cmd_synth(const di_args *args, di_error *error);
@@ -77,6 +81,9 @@ typedef enum di_option_id {
     DI_OPT_REPLAY,
     DI_OPT_PREFIX_CACHE,
     DI_OPT_WINDOW_CACHE,
+    DI_OPT_SPEC,
+    DI_OPT_SPEC_SAMPLING,
+    DI_OPT_PROFILE_STEPS,
     /* prompt */
     DI_OPT_SYSTEM,
     DI_OPT_THINKING,
@@ -99,6 +106,17 @@ typedef enum di_option_id {
     /* batch */
     DI_OPT_INPUT,
     DI_OPT_OUTPUT,
+    /* bench and eval */
+    DI_OPT_SCENARIO,
+    DI_OPT_PAIRS,
+    DI_OPT_PROMPT_TOKENS,
+    DI_OPT_BATCHES,
+    DI_OPT_RATES,
+    DI_OPT_WEIGHTS,
+    DI_OPT_TASKS,
+    DI_OPT_TEXT,
+    DI_OPT_COMPARE,
+    DI_OPT_LIMIT,
     /* input and output of score, tokenize, help */
     DI_OPT_IDS,
     DI_OPT_LOGITS,
@@ -164,6 +182,7 @@ typedef struct di_option {
 
 #define DI_VERB_BIT(id) (1u << (unsigned)(id))
 #define DI_OPTION_BIT(id) (UINT64_C(1) << (unsigned)(id))
+_Static_assert(DI_N_OPTIONS <= 64, "an option is a bit of 64");
 
 extern const di_option di_options[DI_N_OPTIONS];
 

@@ -14,7 +14,12 @@ di_status di_args_open_engine(const di_args *args, const char *directory, di_pro
     options.chunk = (int32_t)di_args_int(args, DI_OPT_CHUNK);
     options.memory = di_args_unsigned(args, DI_OPT_MEMORY);
     if (di_args_given(args, DI_OPT_CONTEXT)) options.context = di_args_int(args, DI_OPT_CONTEXT);
-    if (args->verb->id == DI_VERB_BATCH) {
+    if (args->verb->id != DI_VERB_SCORE) {
+        if (di_args_given(args, DI_OPT_SPEC)) options.spec = di_args_text(args, DI_OPT_SPEC);
+        options.spec_sampling = di_args_text(args, DI_OPT_SPEC_SAMPLING);
+        options.profile_steps = di_args_flag(args, DI_OPT_PROFILE_STEPS);
+    }
+    if (di_option_is_taken(args->verb, &di_options[DI_OPT_MAX_BATCH])) {
         options.max_batch = (int32_t)di_args_int(args, DI_OPT_MAX_BATCH);
         options.replay = di_args_text(args, DI_OPT_REPLAY);
         options.prefix_cache = strcmp(di_args_text(args, DI_OPT_PREFIX_CACHE), "on") == 0;

@@ -7,11 +7,14 @@
 #define CHAT DI_VERB_BIT(DI_VERB_CHAT)
 #define SCORE DI_VERB_BIT(DI_VERB_SCORE)
 #define BATCH DI_VERB_BIT(DI_VERB_BATCH)
+#define BENCH DI_VERB_BIT(DI_VERB_BENCH)
+#define EVAL DI_VERB_BIT(DI_VERB_EVAL)
 #define TOKENIZE DI_VERB_BIT(DI_VERB_TOKENIZE)
 #define INSPECT DI_VERB_BIT(DI_VERB_INSPECT)
 #define SYNTH DI_VERB_BIT(DI_VERB_SYNTH)
 #define HELP DI_VERB_BIT(DI_VERB_HELP)
-#define NETWORK (RUN | CHAT | SCORE | BATCH) /* verbs that load weights */
+#define REQUESTS (BATCH | BENCH | EVAL)          /* verbs with many requests at a time */
+#define NETWORK (RUN | CHAT | SCORE | REQUESTS) /* verbs that load weights */
 #define ALL (NETWORK | TOKENIZE | INSPECT | SYNTH | HELP)
 
 #define FROM_MODEL(text) "the model's generation_config.json, else " text
@@ -55,22 +58,38 @@ const di_option di_options[DI_N_OPTIONS] = {
                 "are checked whenever they are loaded."},
     [DI_OPT_MAX_BATCH] = {.name = "max-batch", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
         .value = "N", .unit = "sequences", .min = 1, .max = 4096, .default_value = "16",
-        .verbs = BATCH,
+        .verbs = REQUESTS,
         .help = "Answers computed at the same time. A step has at least so many rows, whatever "
                 "--chunk says. The answers do not depend on it."},
     [DI_OPT_REPLAY] = {.name = "replay", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
         .value = "MODE", .choices = "exact|stable|bounded", .default_value = "exact",
-        .verbs = BATCH,
+        .verbs = REQUESTS,
         .help = "How the windows behind a cached beginning are made. exact gives the bits of a "
                 "request that runs alone; stable and bounded compute less."},
     [DI_OPT_PREFIX_CACHE] = {.name = "prefix-cache", .type = DI_TYPE_CHOICE,
         .group = DI_GROUP_MACHINE, .value = "on|off", .choices = "on|off", .default_value = "on",
-        .verbs = BATCH, .help = "Prompts that begin alike are read once."},
+        .verbs = REQUESTS, .help = "Prompts that begin alike are read once."},
     [DI_OPT_WINDOW_CACHE] = {.name = "window-cache", .type = DI_TYPE_SIZE,
         .group = DI_GROUP_MACHINE, .value = "BYTES", .min = 0, .max = 1125899906842624.0,
-        .default_value = "256M", .verbs = BATCH,
+        .default_value = "256M", .verbs = REQUESTS,
         .help = "Memory for snapshots of windows, by which a cached beginning goes on at once; "
                 "part of --memory."},
+    [DI_OPT_SPEC] = {.name = "spec", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
+        .value = "MODE", .choices = "off|fixed|scheduled",
+        .default_note = "scheduled where the model has draft layers",
+        .verbs = RUN | CHAT | REQUESTS,
+        .help = "Drafts of the model's own draft layers, verified in the next step: fixed takes "
+                "all, scheduled as many as pay."},
+    [DI_OPT_SPEC_SAMPLING] = {.name = "spec-sampling", .type = DI_TYPE_CHOICE,
+        .group = DI_GROUP_MACHINE, .value = "MODE", .choices = "coupled|reject",
+        .default_value = "coupled", .verbs = RUN | CHAT | REQUESTS,
+        .help = "What a sampled draft must be to stand. coupled gives the answer that there would "
+                "be without drafts; reject another one of the same distribution, accepting a "
+                "little more."},
+    [DI_OPT_PROFILE_STEPS] = {.name = "profile-steps", .type = DI_TYPE_FLAG,
+        .group = DI_GROUP_MACHINE, .verbs = RUN | CHAT | REQUESTS,
+        .help = "Measure at start what steps cost, for --spec scheduled, instead of learning it "
+                "on the way."},
 
     [DI_OPT_SYSTEM] = {.name = "system", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
         .value = "TEXT", .default_note = "no system message", .verbs = RUN | CHAT,
@@ -124,13 +143,14 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Added to the logit of one token, X from -1000 to 1000. May be given several "
                 "times."},
     [DI_OPT_SEED] = {.name = "seed", .type = DI_TYPE_SEED, .group = DI_GROUP_SAMPLING,
-        .value = "N", .default_note = "drawn for each run, and reported; synth: 0",
-        .verbs = RUN | CHAT | BATCH | SYNTH,
+        .value = "N", .default_note = "drawn for each run, and reported; synth, bench, eval: 0",
+        .verbs = RUN | CHAT | REQUESTS | SYNTH,
         .help = "The same seed and options give the same result. In batch, requests without a seed "
                 "derive theirs from it and their custom_id."},
     [DI_OPT_MAX_TOKENS] = {.name = "max-tokens", .type = DI_TYPE_INT, .group = DI_GROUP_SAMPLING,
         .value = "N", .unit = "tokens", .min = 1, .max = 1073741824.0,
-        .default_note = "until the answer ends or the context is full", .verbs = RUN | CHAT,
+        .default_note = "until the answer ends or the context is full",
+        .verbs = RUN | CHAT | BENCH | EVAL,
         .help = "Longest answer, thinking included."},
     [DI_OPT_STOP] = {.name = "stop", .type = DI_TYPE_LIST, .group = DI_GROUP_SAMPLING,
         .value = "TEXT", .default_note = "none", .verbs = RUN | CHAT,
@@ -138,11 +158,51 @@ const di_option di_options[DI_N_OPTIONS] = {
                 "times."},
 
     [DI_OPT_INPUT] = {.name = "input", .letter = 'i', .type = DI_TYPE_FILE,
-        .group = DI_GROUP_PROMPT, .value = "FILE", .default_note = "must be given", .verbs = BATCH,
-        .help = "The requests, one JSON object a line. - reads stdin."},
+        .group = DI_GROUP_PROMPT, .value = "FILE", .default_note = "must be given; bench: made up",
+        .verbs = BATCH | BENCH,
+        .help = "The requests, one JSON object a line. - reads stdin. In bench, those of the "
+                "latency scenario."},
     [DI_OPT_OUTPUT] = {.name = "output", .letter = 'o', .type = DI_TYPE_FILE,
         .group = DI_GROUP_OUTPUT, .value = "FILE", .default_note = "must be given", .verbs = BATCH,
         .help = "The results. A file that has some already is gone on with."},
+
+    [DI_OPT_SCENARIO] = {.name = "scenario", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
+        .value = "LIST", .default_value = "prefill,decode,latency,cache,gap", .verbs = BENCH,
+        .help = "What to measure, separated by commas: prefill, decode, row, latency, cache, cut, "
+                "speculation, gap, or all."},
+    [DI_OPT_PAIRS] = {.name = "pairs", .type = DI_TYPE_INT, .group = DI_GROUP_PROMPT,
+        .value = "N", .min = 1, .max = 1000, .default_value = "3", .verbs = BENCH,
+        .help = "Runs of each side of a comparison, in turn. With 6 or more, the interval that "
+                "is printed covers the median 95 times in 100."},
+    [DI_OPT_PROMPT_TOKENS] = {.name = "prompt-tokens", .type = DI_TYPE_TEXT,
+        .group = DI_GROUP_PROMPT, .value = "LIST", .unit = "tokens",
+        .default_note = "each scenario's own", .verbs = BENCH,
+        .help = "Lengths of prompts, separated by commas."},
+    [DI_OPT_BATCHES] = {.name = "batches", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
+        .value = "LIST", .default_note = "each scenario's own", .verbs = BENCH,
+        .help = "Numbers of simultaneous requests, separated by commas."},
+    [DI_OPT_RATES] = {.name = "rates", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
+        .value = "LIST", .default_value = "50%,80%", .verbs = BENCH,
+        .help = "Rates of the latency scenario, separated by commas: requests a second, or with % "
+                "in parts of what the engine can do."},
+    [DI_OPT_WEIGHTS] = {.name = "weights", .type = DI_TYPE_CHOICE, .group = DI_GROUP_PROMPT,
+        .value = "SOURCE", .choices = "files|random", .default_value = "files", .verbs = BENCH,
+        .help = "files reads those of MODEL; random makes some of --config in memory, without "
+                "MODEL."},
+    [DI_OPT_TASKS] = {.name = "tasks", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
+        .value = "LIST", .default_note = "those of the model's folder eval",
+        .verbs = BENCH | EVAL,
+        .help = "Task files, separated by commas: names in that folder, or paths of JSONL files."},
+    [DI_OPT_TEXT] = {.name = "text", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
+        .value = "FILE", .default_note = "the tasks alone", .verbs = EVAL,
+        .help = "A text whose perplexity is measured."},
+    [DI_OPT_COMPARE] = {.name = "compare", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
+        .value = "SETTINGS", .default_note = "nothing is compared", .verbs = EVAL,
+        .help = "Options for a second run whose results are compared with the first, such as "
+                "\"replay=bounded\"."},
+    [DI_OPT_LIMIT] = {.name = "limit", .type = DI_TYPE_INT, .group = DI_GROUP_PROMPT,
+        .value = "N", .unit = "lines", .min = 1, .max = 1073741824.0, .default_note = "all",
+        .verbs = BENCH | EVAL, .help = "The first N lines of each task file."},
 
     [DI_OPT_IDS] = {.name = "ids", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
         .value = "FILE", .default_note = "the text is an argument", .verbs = SCORE,
@@ -168,7 +228,7 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Print the completion script of a shell."},
 
     [DI_OPT_CONFIG] = {.name = "config", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
-        .value = "FILE", .default_note = "must be given", .verbs = SYNTH,
+        .value = "FILE", .default_note = "must be given", .verbs = SYNTH | BENCH,
         .help = "config.json to build from; the words released and tiny mean the released geometry "
                 "and a small one of every mechanism."},
     [DI_OPT_TOKENIZER] = {.name = "tokenizer", .type = DI_TYPE_DIR, .group = DI_GROUP_PROMPT,
@@ -184,22 +244,22 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Files of full size without data, which take no disk space: all bytes are zero but "
                 "those that one short prompt looks at; its ids are printed."},
     [DI_OPT_SET] = {.name = "set", .type = DI_TYPE_LIST, .group = DI_GROUP_PROMPT,
-        .value = "KEY=VALUE", .default_note = "the config as it is", .verbs = SYNTH,
+        .value = "KEY=VALUE", .default_note = "the config as it is", .verbs = SYNTH | BENCH,
         .help = "Change a field of the config first. May be given several times."},
     [DI_OPT_LAYERS] = {.name = "layers", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
-        .value = "N|LIST", .default_note = "all", .verbs = SYNTH,
+        .value = "N|LIST", .default_note = "all", .verbs = SYNTH | BENCH,
         .help = "The first N layers, or those in a list of their numbers, separated by commas. Lists "
                 "in the config are cut to match; a layer whose cache or selection came from one that "
                 "is left out makes its own."},
     [DI_OPT_DRAFT_LAYERS] = {.name = "draft-layers", .type = DI_TYPE_INT,
         .group = DI_GROUP_PROMPT, .value = "N", .min = 0, .max = 255,
-        .default_note = "the config's", .verbs = SYNTH, .help = "Draft layers to keep."},
+        .default_note = "the config's", .verbs = SYNTH | BENCH, .help = "Draft layers to keep."},
     [DI_OPT_EXPERTS] = {.name = "experts", .type = DI_TYPE_INT, .group = DI_GROUP_PROMPT,
-        .value = "N", .min = 1, .max = 4096, .default_note = "the config's", .verbs = SYNTH,
+        .value = "N", .min = 1, .max = 4096, .default_note = "the config's", .verbs = SYNTH | BENCH,
         .help = "Routed experts of each layer, and at most so many of each draft layer."},
     [DI_OPT_ENGRAM_ROWS] = {.name = "engram-rows", .type = DI_TYPE_INT, .group = DI_GROUP_PROMPT,
         .value = "N", .unit = "rows", .min = 1, .max = 1099511627776.0,
-        .default_note = "the config's", .verbs = SYNTH,
+        .default_note = "the config's", .verbs = SYNTH | BENCH,
         .help = "About so many rows in each Engram table: the sum of primes near N divided by the "
                 "columns."},
     [DI_OPT_VISION] = {.name = "vision", .type = DI_TYPE_SWITCH, .group = DI_GROUP_PROMPT,

@@ -27,6 +27,22 @@ static const char *const batch_examples[] =
      "deepinfer batch MODEL -i requests.jsonl -o results.jsonl --max-batch 64 --seed 1",
      "64 at a time, the same results every time", NULL};
 
+static const char *const bench_examples[] =
+    {"deepinfer bench models/demo",
+     "tables of what matters, in minutes",
+     "deepinfer bench models/demo --scenario speculation --tasks json,copy --batches 1,8",
+     "what drafts bring",
+     "deepinfer bench MODEL --scenario cache,cut --pairs 15 --json > cache.json",
+     "with intervals worth having, for programs",
+     "deepinfer bench --weights random --config released --layers 4 --experts 16",
+     "a slice of full width, without files",
+     NULL};
+
+static const char *const eval_examples[] = {"deepinfer eval models/demo",
+                                            "accuracy over the model's task files",
+                                            "deepinfer eval MODEL --text book.txt",
+                                            "perplexity of a text", NULL};
+
 static const char *const tokenize_examples[] = {"deepinfer tokenize MODEL \"Hello\"",
                                                 "ids, separated by spaces",
                                                 "deepinfer tokenize MODEL --decode \"19923 11\"",
@@ -97,6 +113,21 @@ const di_verb di_verbs[] = {
      "When it was stopped, by Ctrl-C or in any other way, the same command goes on: results that "
      "are complete in the output are kept, a torn last line is cut off, and no request is run twice.",
      batch_examples, di_cmd_batch},
+    {DI_VERB_BENCH, "bench", "[MODEL]", 0, 1, "how fast a model runs here, as tables or JSON",
+     "Measures what --scenario names and prints a table for each: prefill (tokens a second over "
+     "prompt lengths), decode (over numbers of simultaneous requests and contexts), row (a row of a "
+     "decode step against one of a prefill chunk), latency (times to the first and between tokens "
+     "while requests arrive at random), cache (a prompt that was read before against a cold one, in "
+     "every mode of replay), cut (what stable and bounded save of a cold prompt), speculation (drafts "
+     "against none, for each task), gap (how long the engine leaves the device idle).\n\n"
+     "What is compared runs in turn, --pairs times each, and the ratios' median is given with its "
+     "interval. The machine's read bandwidth and arithmetic peak are measured first. With --json "
+     "everything is one document on stdout. Ctrl-C stops; what is done is printed.",
+     bench_examples, di_cmd_bench},
+    {DI_VERB_EVAL, "eval", "MODEL", 1, 1, "accuracy over task files, perplexity of a text",
+     "Answers the lines of task files, many at a time, and counts the answers that are right. A task "
+     "file is JSONL.",
+     eval_examples, di_cmd_eval},
     {DI_VERB_TOKENIZE, "tokenize", "MODEL [TEXT]", 1, 2, "text to token ids and back",
      "Prints the ids of TEXT on one line. With - or without TEXT it is read from stdin, all bytes of "
      "it. MODEL may be the tokenizer.json itself; no weights are read. With --json: ids, and tokens "

@@ -17,9 +17,10 @@
 static const struct {
     di_verb_id id;
     const char *name;
-} verbs[] = {{DI_VERB_RUN, "run"},           {DI_VERB_CHAT, "chat"},  {DI_VERB_SCORE, "score"},
-             {DI_VERB_TOKENIZE, "tokenize"}, {DI_VERB_HELP, "help"},  {DI_VERB_INSPECT, "inspect"},
-             {DI_VERB_SYNTH, "synth"},       {DI_VERB_BATCH, "batch"}};
+} verbs[] = {{DI_VERB_RUN, "run"},           {DI_VERB_CHAT, "chat"},   {DI_VERB_SCORE, "score"},
+             {DI_VERB_TOKENIZE, "tokenize"}, {DI_VERB_HELP, "help"},   {DI_VERB_INSPECT, "inspect"},
+             {DI_VERB_SYNTH, "synth"},       {DI_VERB_BATCH, "batch"}, {DI_VERB_BENCH, "bench"},
+             {DI_VERB_EVAL, "eval"}};
 enum { N_VERBS = sizeof verbs / sizeof verbs[0] };
 
 static const program_result *run(const char *format, const char *verb) {
