@@ -70,6 +70,10 @@ di_status di_sampling_load(const char *directory, di_sampling *sampling, di_erro
 di_sample_params di_sampling_params(const di_sampling *sampling, int32_t slot);
 bool di_sampling_has_penalties(const di_sampling *sampling);
 
+/* What the options ask of the core; the pool has the pages of all contexts. */
+di_status di_engine_core_options(const di_engine_options *options, const di_config *config,
+                                 di_core_options *out, di_error *error);
+
 /* Opens the model and what serves requests. */
 di_status di_engine_open_core(di_engine *engine, const char *directory, const di_config *config,
                               const di_model_options *model, di_error *error);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "api/api_internal.h"
+#include "api/plan.h"
 
 enum { MAX_CHUNK = 65536, MAX_SEQUENCES = 4096, MAX_THREADS = 1024, MAX_OUT = 32 };
 
@@ -101,8 +102,8 @@ static di_status load_config(const char *directory, di_config *config, di_error 
     return di_config_load(path, config, error);
 }
 
-static di_status context_options(const di_config *config, const di_engine_options *o,
-                                 di_context_options *out, di_error *error) {
+static di_status sequence_options(const di_config *config, const di_engine_options *o,
+                                  di_context_options *out, di_error *error) {
     *out = di_context_options_defaults(config);
     out->n_slots = o->n_sequences;
     out->max_rows = o->chunk;
@@ -115,6 +116,17 @@ static di_status context_options(const di_config *config, const di_engine_option
                        o->context, config->max_position_embeddings);
     }
     if (o->context > 0) out->max_context = o->context;
+    return DI_OK;
+}
+
+di_status di_engine_plan_context(const di_config *config, const di_engine_options *options,
+                                 di_context_options *out, di_error *error) {
+    if (options->max_batch == 0) return sequence_options(config, options, out, error);
+    di_core_options core;
+    DI_TRY(di_engine_core_options(options, config, &core, error));
+    *out = di_core_context_options(config, &core);
+    int64_t pages = (out->max_context + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS * out->n_slots;
+    if (pages > out->n_pages) out->n_pages = 0; /* all the same, but more than a pool counts */
     return DI_OK;
 }
 
@@ -162,7 +174,7 @@ static di_status open_model(di_engine *engine, const char *directory, di_error *
     di_engine_options *o = &engine->options;
     DI_TRY(load_config(directory, &config, error));
     DI_TRY(create_backend(o, &engine->backend, error));
-    DI_TRY(context_options(&config, o, &context, error));
+    DI_TRY(sequence_options(&config, o, &context, error));
     di_model_options model = di_model_options_defaults();
     model.progress = o->progress ? load_progress : NULL;
     model.user = engine;

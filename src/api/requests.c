@@ -25,9 +25,8 @@ static di_status read_replay(const char *name, di_replay *out, di_error *error) 
                    name ? name : "NULL");
 }
 
-static di_status core_options(const di_engine *engine, const di_config *config,
-                              di_core_options *out, di_error *error) {
-    const di_engine_options *o = &engine->options;
+di_status di_engine_core_options(const di_engine_options *o, const di_config *config,
+                                 di_core_options *out, di_error *error) {
     *out = di_core_options_defaults(config);
     out->max_batch = o->max_batch;
     out->max_rows = o->chunk > o->max_batch ? o->chunk : o->max_batch;
@@ -72,7 +71,7 @@ di_status di_engine_open_core(di_engine *engine, const char *directory, const di
     di_core_options options;
     di_model_options model_options = *model;
     di_kv_name fingerprint;
-    DI_TRY(core_options(engine, config, &options, error));
+    DI_TRY(di_engine_core_options(&engine->options, config, &options, error));
     DI_TRY(divide(engine, directory, config, &options, error));
     options.max_bytes = engine->memory.max_bytes;
     model_options.release_layers = engine->memory.release_layers;

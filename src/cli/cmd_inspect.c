@@ -2,11 +2,11 @@
 #include <dirent.h>
 #include <string.h>
 
+#include "api/plan.h"
 #include "cli/cli.h"
 #include "cli/config_source.h"
+#include "cli/engine_args.h"
 #include "cli/inspect_report.h"
-
-enum { CHUNK_ROWS = 256 }; /* the default of --chunk */
 
 /* ---- Finding out ---- */
 
@@ -37,16 +37,30 @@ static di_status open_subject(di_inspect_subject *s, bool deep, di_error *error)
     return di_checkpoint_check_scales(s->checkpoint, deep, error);
 }
 
-/* What the engine would take: the fast path's workspaces where this machine has it. */
-static di_status plan_state(di_inspect_subject *s, di_error *error) {
-    di_backend *backend;
+/* The fast path's sizes where this machine has it; those of the twins when it has not and nobody
+ * asked for it. */
+static di_status create_backend(const di_args *args, const di_engine_options *o, di_backend **out,
+                                di_error *error) {
     const di_numerics numerics =
-        strcmp(DI_DEFAULT_NUMERICS, "float") == 0 ? DI_NUMERICS_FLOAT : DI_NUMERICS_RELEASE;
-    di_cpu_options cpu = {.n_threads = 0, .spin = 0, .cpu_mask = ~0u};
-    di_status status = di_backend_create_cpu(numerics, &cpu, &backend, error);
-    if (status != DI_OK) DI_TRY(di_backend_create_ref(numerics, &backend, error));
-    status =
-        di_inspect_state(&s->config, backend, s->context, s->batch, CHUNK_ROWS, &s->state, error);
+        strcmp(o->numerics, "float") == 0 ? DI_NUMERICS_FLOAT : DI_NUMERICS_RELEASE;
+    if (strcmp(o->backend, "ref") == 0) return di_backend_create_ref(numerics, out, error);
+    di_cpu_options cpu = {.n_threads = o->n_threads, .spin = 0, .cpu_mask = ~0u};
+    di_status status = di_backend_create_cpu(numerics, &cpu, out, error);
+    if (status != DI_ERR_UNSUPPORTED || di_args_given(args, DI_OPT_BACKEND)) return status;
+    return di_backend_create_ref(numerics, out, error);
+}
+
+/* What an engine with these options would take: its own plan, so that the two cannot disagree. */
+static di_status plan_state(const di_args *args, di_inspect_subject *s, di_error *error) {
+    di_backend *backend;
+    di_engine_options o = di_engine_options_defaults();
+    di_args_machine(args, &o);
+    if (di_args_given(args, DI_OPT_BATCH)) o.max_batch = (int32_t)di_args_int(args, DI_OPT_BATCH);
+    DI_TRY(di_engine_plan_context(&s->config, &o, &s->context, error));
+    DI_TRY(create_backend(args, &o, &backend, error));
+    di_status status = di_inspect_state(&s->config, backend, &s->context, &s->state, error);
+    s->backend = backend->name;
+    s->numerics = o.numerics;
     backend->destroy(backend);
     return status;
 }
@@ -71,17 +85,10 @@ static di_status print(const di_args *args, const di_inspect_subject *s, di_erro
 }
 
 di_status di_cmd_inspect(const di_args *args, di_error *error) {
-    di_inspect_subject s = {.name = args->positional[0],
-                            .batch = (int32_t)di_args_int(args, DI_OPT_BATCH)};
+    di_inspect_subject s = {.name = args->positional[0]};
     di_status status = open_subject(&s, di_args_flag(args, DI_OPT_DEEP), error);
-    if (status == DI_OK) {
-        int64_t most = s.config.max_position_embeddings;
-        s.context = di_args_given(args, DI_OPT_CONTEXT) ? di_args_int(args, DI_OPT_CONTEXT)
-                    : most < 32768                      ? most
-                                                        : 32768;
-        status = di_inspect_make(&s.config, s.checkpoint, &s.found, error);
-    }
-    if (status == DI_OK) status = plan_state(&s, error);
+    if (status == DI_OK) status = di_inspect_make(&s.config, s.checkpoint, &s.found, error);
+    if (status == DI_OK) status = plan_state(args, &s, error);
     if (status == DI_OK) status = print(args, &s, error);
     di_checkpoint_close(s.checkpoint);
     return status;

@@ -5,17 +5,21 @@
 #include <string.h>
 #include <sys/random.h>
 
+void di_args_machine(const di_args *args, di_engine_options *out) {
+    out->backend = di_args_text(args, DI_OPT_BACKEND);
+    out->numerics = di_args_text(args, DI_OPT_NUMERICS);
+    out->n_threads = (int32_t)di_args_int(args, DI_OPT_THREADS);
+    out->chunk = (int32_t)di_args_int(args, DI_OPT_CHUNK);
+    if (di_args_given(args, DI_OPT_CONTEXT)) out->context = di_args_int(args, DI_OPT_CONTEXT);
+    if (di_args_given(args, DI_OPT_SPEC)) out->spec = di_args_text(args, DI_OPT_SPEC);
+}
+
 di_status di_args_open_engine(const di_args *args, const char *directory, di_progress *progress,
                               di_engine **out, di_error *error) {
     di_engine_options options = di_engine_options_defaults();
-    options.backend = di_args_text(args, DI_OPT_BACKEND);
-    options.numerics = di_args_text(args, DI_OPT_NUMERICS);
-    options.n_threads = (int32_t)di_args_int(args, DI_OPT_THREADS);
-    options.chunk = (int32_t)di_args_int(args, DI_OPT_CHUNK);
+    di_args_machine(args, &options);
     options.memory = di_args_unsigned(args, DI_OPT_MEMORY);
-    if (di_args_given(args, DI_OPT_CONTEXT)) options.context = di_args_int(args, DI_OPT_CONTEXT);
     if (args->verb->id != DI_VERB_SCORE) {
-        if (di_args_given(args, DI_OPT_SPEC)) options.spec = di_args_text(args, DI_OPT_SPEC);
         options.spec_sampling = di_args_text(args, DI_OPT_SPEC_SAMPLING);
         options.profile_steps = di_args_flag(args, DI_OPT_PROFILE_STEPS);
     }

@@ -6,6 +6,10 @@
 #include "cli/cli.h"
 #include "cli/progress.h"
 
+/* What computes, in steps of how many rows, for sequences how long, with drafts or without: the
+ * options that decide what memory a context takes. */
+void di_args_machine(const di_args *args, di_engine_options *out);
+
 /* Opens the model with the machine options of the verb; progress goes to *progress, which must
  * outlive the engine. */
 di_status di_args_open_engine(const di_args *args, const char *directory, di_progress *progress,

@@ -38,15 +38,23 @@ static void json_layers(const di_inspect_subject *s, di_buffer *out) {
 static void json_need(const di_inspect_subject *s, di_buffer *out) {
     const di_context_bytes *b = &s->state;
     int64_t page = di_config_page_bytes(&s->config);
+    uint64_t pages = (uint64_t)di_inspect_pool_pages(s);
     di_buffer_printf(out,
-                     ", \"token_bytes\": %.10g, \"page_bytes\": %" PRId64 ", \"context\": %" PRId64
-                     ", \"batch\": %d, \"state\": {\"pages\": %" PRIu64 ", \"windows\": %" PRIu64
+                     ", \"backend\": \"%s\", \"numerics\": \"%s\", \"token_bytes\": %.10g, "
+                     "\"page_bytes\": %" PRId64 ", \"context\": %" PRId64
+                     ", \"batch\": %d, \"rows\": %d, \"drafts\": %s",
+                     s->backend, s->numerics, (double)page / DI_PAGE_TOKENS, page,
+                     s->context.max_context, (int)s->context.n_slots, (int)s->context.max_rows,
+                     s->context.drafts ? "true" : "false");
+    di_buffer_printf(out, ", \"pool\": {\"pages\": %" PRIu64 ", \"bytes\": %" PRIu64 "}", pages,
+                     pages * (uint64_t)page);
+    di_buffer_printf(out,
+                     ", \"state\": {\"pages\": %" PRIu64 ", \"windows\": %" PRIu64
                      ", \"rings\": %" PRIu64 ", \"counts\": %" PRIu64 ", \"logits\": %" PRIu64
                      ", \"activations\": %" PRIu64 ", \"workspace\": %" PRIu64
                      ", \"total\": %" PRIu64 "}",
-                     (double)page / DI_PAGE_TOKENS, page, s->context, (int)s->batch, b->pages,
-                     b->windows, b->rings, b->counts, b->logits, b->activations, b->workspace,
-                     b->total);
+                     b->pages, b->windows, b->rings, b->counts, b->logits, b->activations,
+                     b->workspace, b->total);
     di_buffer_printf(out, ", \"resident_bytes\": %" PRIu64 ", \"released_bytes\": %" PRIu64,
                      s->found.resident_bytes, s->found.released_bytes);
 }

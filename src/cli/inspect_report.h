@@ -10,10 +10,13 @@ typedef struct di_inspect_subject {
     di_config config;
     di_checkpoint *checkpoint; /* NULL: from the config alone */
     di_inspect found;
+    di_context_options context; /* what is planned, on this backend */
+    const char *backend, *numerics;
     di_context_bytes state;
-    int64_t context;
-    int32_t batch;
 } di_inspect_subject;
+
+/* Pages of the pool; each has di_config_page_bytes. */
+int64_t di_inspect_pool_pages(const di_inspect_subject *subject);
 
 void di_inspect_text(const di_inspect_subject *subject, di_buffer *out);
 void di_inspect_json(const di_inspect_subject *subject, di_buffer *out);

@@ -146,6 +146,12 @@ static void print_layers(const di_inspect_subject *s, di_buffer *out) {
                      sized(s->found.kinds[DI_KIND_DSPARK].bytes, size), (int)c->dspark_block_size);
 }
 
+int64_t di_inspect_pool_pages(const di_inspect_subject *s) {
+    const di_context_options *o = &s->context;
+    if (o->n_pages > 0) return o->n_pages;
+    return (o->max_context + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS * o->n_slots;
+}
+
 static void print_need(const di_inspect_subject *s, di_buffer *out) {
     const di_context_bytes *b = &s->state;
     const struct {
@@ -163,8 +169,11 @@ static void print_need(const di_inspect_subject *s, di_buffer *out) {
     di_buffer_printf(out, "\n%.10g bytes a token (a page of %d tokens: %s)\n",
                      (double)page / DI_PAGE_TOKENS, (int)DI_PAGE_TOKENS,
                      grouped((uint64_t)page, d));
-    di_buffer_printf(out, "memory for %d sequence%s of %s tokens:\n", (int)s->batch,
-                     s->batch == 1 ? "" : "s", grouped((uint64_t)s->context, a));
+    di_buffer_printf(out,
+                     "memory for %d sequence%s of %s tokens, in steps of %d rows%s (%s, %s):\n",
+                     (int)s->context.n_slots, s->context.n_slots == 1 ? "" : "s",
+                     grouped((uint64_t)s->context.max_context, a), (int)s->context.max_rows,
+                     s->context.drafts ? " with drafts" : "", s->backend, s->numerics);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         di_buffer_printf(out, "  %-18s %9s\n", rows[i].what, sized(rows[i].bytes, a));
     }

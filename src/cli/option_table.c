@@ -22,16 +22,16 @@
 /* clang-format off */
 const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_BACKEND] = {.name = "backend", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
-        .value = "NAME", .choices = "cpu|ref", .default_value = "cpu", .verbs = NETWORK,
+        .value = "NAME", .choices = "cpu|ref", .default_value = "cpu", .verbs = NETWORK | INSPECT,
         .help = "What computes: cpu is the fast path (AVX2), ref the scalar twins in double "
                 "precision, which define the results and are very slow."},
     [DI_OPT_NUMERICS] = {.name = "numerics", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
         .value = "NAME", .choices = "float|release", .default_value = DI_DEFAULT_NUMERICS,
-        .verbs = NETWORK,
+        .verbs = NETWORK | INSPECT,
         .help = "release rounds where the released code rounds; float rounds nothing but what the "
                 "caches store."},
     [DI_OPT_THREADS] = {.name = "threads", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
-        .value = "N", .min = 0, .max = 1024, .default_value = "0", .verbs = NETWORK,
+        .value = "N", .min = 0, .max = 1024, .default_value = "0", .verbs = NETWORK | INSPECT,
         .help = "Threads that compute; 0 takes every core this process may use. The answer does "
                 "not depend on it."},
     [DI_OPT_MEMORY] = {.name = "memory", .type = DI_TYPE_SIZE, .group = DI_GROUP_MACHINE,
@@ -45,12 +45,14 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Longest sequence, prompt and answer together."},
     [DI_OPT_CHUNK] = {.name = "chunk", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
         .value = "N", .unit = "tokens", .min = 1, .max = 65536, .default_value = "256",
-        .verbs = NETWORK,
+        .verbs = NETWORK | INSPECT,
         .help = "Prompt tokens computed in one step. More is faster and takes more memory; the "
                 "answer does not depend on it."},
     [DI_OPT_BATCH] = {.name = "batch", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
-        .value = "N", .unit = "sequences", .min = 1, .max = 1048576, .default_value = "1",
-        .verbs = INSPECT, .help = "Sequences held at the same time."},
+        .value = "N", .unit = "sequences", .min = 1, .max = 1048576,
+        .default_note = "one, as run, chat and score hold it", .verbs = INSPECT,
+        .help = "Sequences that an engine of many requests holds at the same time, the --max-batch "
+                "of the other verbs."},
     [DI_OPT_DEEP] = {.name = "deep", .type = DI_TYPE_FLAG, .group = DI_GROUP_MACHINE,
         .verbs = INSPECT,
         .help = "Read all scales, also those of routed experts and Engram tables, and refuse one "
@@ -77,7 +79,7 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_SPEC] = {.name = "spec", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
         .value = "MODE", .choices = "off|fixed|scheduled",
         .default_note = "scheduled where the model has draft layers",
-        .verbs = RUN | CHAT | REQUESTS,
+        .verbs = RUN | CHAT | REQUESTS | INSPECT,
         .help = "Drafts of the model's own draft layers, verified in the next step: fixed takes "
                 "all, scheduled as many as pay."},
     [DI_OPT_SPEC_SAMPLING] = {.name = "spec-sampling", .type = DI_TYPE_CHOICE,

@@ -140,7 +140,7 @@ const di_verb di_verbs[] = {
      "much memory a context takes. MODEL may also be a config.json alone, or the word released or "
      "tiny: then everything follows from the config.\n\n"
      "A page is 64 tokens of compressed cache; windows, rings and counts are of a fixed size for each "
-     "sequence; activations, logits and workspace are of a step of 256 rows on this machine.",
+     "sequence; activations, logits and workspace are of a step of --chunk rows on this machine.",
      inspect_examples, di_cmd_inspect},
     {DI_VERB_SYNTH, "synth", "DIR", 1, 1, "a random checkpoint in the release's format",
      "Writes config.json, model.safetensors or shards with an index, and a token map (or a tokenizer) "

@@ -92,22 +92,17 @@ di_status di_inspect_make(const di_config *config, const di_checkpoint *checkpoi
     return checkpoint ? add_files(&w, error) : DI_OK;
 }
 
-di_status di_inspect_state(const di_config *config, const di_backend *backend, int64_t context,
-                           int32_t batch, int32_t chunk, di_context_bytes *out, di_error *error) {
-    if (context < 1 || context > config->max_position_embeddings) {
+di_status di_inspect_state(const di_config *config, const di_backend *backend,
+                           const di_context_options *context, di_context_bytes *out,
+                           di_error *error) {
+    if (context->max_context < 1 || context->max_context > config->max_position_embeddings) {
         return di_fail(error, DI_ERR_USAGE,
-                       "a context of %" PRId64 " tokens: the model takes 1 to %" PRId64, context,
-                       config->max_position_embeddings);
+                       "a context of %" PRId64 " tokens: the model takes 1 to %" PRId64,
+                       context->max_context, config->max_position_embeddings);
     }
-    di_context_options options = di_context_options_defaults(config);
-    options.n_slots = batch;
-    options.max_context = context;
-    options.max_rows = chunk > batch ? chunk : batch; /* a decode step has a row a sequence */
-    if (options.max_out < batch) options.max_out = batch;
-    if (options.max_out > options.max_rows) options.max_out = options.max_rows;
-    *out = di_context_plan(config, backend, &options);
+    *out = di_context_plan(config, backend, context);
     if (out->total < UINT64_MAX) return DI_OK;
     return di_fail(error, DI_ERR_MEMORY,
-                   "the bytes of %d sequences of %" PRId64 " tokens cannot be counted", batch,
-                   context);
+                   "the bytes of %d sequences of %" PRId64 " tokens cannot be counted",
+                   context->n_slots, context->max_context);
 }

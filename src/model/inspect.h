@@ -41,11 +41,12 @@ typedef struct di_inspect {
 di_status di_inspect_make(const di_config *config, const di_checkpoint *checkpoint, di_inspect *out,
                           di_error *error);
 
-/* What a backend takes for `batch` sequences of `context` tokens and prompts read in steps of
- * `chunk` rows, penalties included. DI_ERR_USAGE when the model does not take that context, DI_ERR_MEMORY when
- * the bytes do not fit 64 bits. */
-di_status di_inspect_state(const di_config *config, const di_backend *backend, int64_t context,
-                           int32_t batch, int32_t chunk, di_context_bytes *out, di_error *error);
+/* What a backend takes for a context with these options: what di_context_create would take, to the
+ * byte. DI_ERR_USAGE when the model does not take so many tokens, DI_ERR_MEMORY when the bytes do not
+ * fit 64 bits. */
+di_status di_inspect_state(const di_config *config, const di_backend *backend,
+                           const di_context_options *context, di_context_bytes *out,
+                           di_error *error);
 
 /* "embed", "experts", ...: for output. */
 const char *di_tensor_kind_name(di_tensor_kind kind);

@@ -105,6 +105,17 @@ static void missing_vision(void **state) {
     free(text);
 }
 
+/* As inspect asked for once, whose numbers are held here. */
+static di_status state_of(const di_config *c, const di_backend *backend, int64_t context,
+                          int32_t batch, di_context_bytes *out, di_error *error) {
+    di_context_options options = {.n_slots = batch,
+                                  .max_context = context,
+                                  .max_rows = batch > 256 ? batch : 256,
+                                  .max_out = batch > 32 ? batch : 32,
+                                  .penalties = true};
+    return di_inspect_state(c, backend, &options, out, error);
+}
+
 static void state_bytes(void **state) {
     (void)state;
     di_config c = builtin("released");
@@ -112,19 +123,19 @@ static void state_bytes(void **state) {
     di_context_bytes one, many;
     di_error error;
     assert_int_equal(di_backend_create_ref(DI_NUMERICS_RELEASE, &backend, &error), DI_OK);
-    assert_int_equal(di_inspect_state(&c, backend, 65536, 1, 256, &one, &error), DI_OK);
-    assert_int_equal(di_inspect_state(&c, backend, 65536, 500, 256, &many, &error), DI_OK);
+    assert_int_equal(state_of(&c, backend, 65536, 1, &one, &error), DI_OK);
+    assert_int_equal(state_of(&c, backend, 65536, 500, &many, &error), DI_OK);
     assert_int_equal(one.pages, UINT64_C(65536) * 890 + 1024 * 4); /* and the page table */
     assert_int_equal(many.pages, 500 * one.pages);
     assert_true(one.windows >= 40 * 140 * 528 && one.windows < 44 * 140 * 528 + 65536);
     assert_int_equal(one.total, one.pages + one.windows + one.rings + one.counts + one.logits +
                                     one.activations + one.workspace);
-    assert_int_equal(di_inspect_state(&c, backend, 1048577, 1, 256, &one, &error), DI_ERR_USAGE);
+    assert_int_equal(state_of(&c, backend, 1048577, 1, &one, &error), DI_ERR_USAGE);
     assert_string_equal(error.message, "a context of 1048577 tokens: the model takes 1 to 1048576");
     /* many and long enough to leave 64 bits */
     c.max_position_embeddings = INT64_C(1) << 30;
     c.head_dim = 1 << 16;
-    assert_int_equal(di_inspect_state(&c, backend, INT64_C(1) << 30, INT32_MAX, 256, &one, &error),
+    assert_int_equal(state_of(&c, backend, INT64_C(1) << 30, INT32_MAX, &one, &error),
                      DI_ERR_MEMORY);
     assert_string_equal(error.message, "the bytes of 2147483647 sequences of 1073741824 tokens "
                                        "cannot be counted");
