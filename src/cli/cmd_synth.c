@@ -4,71 +4,14 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/config_source.h"
 #include "cli/lossy.h"
+#include "cli/synth_args.h"
 #include "cli/terminal.h"
 #include "model/checkpoint.h"
 #include "model/synth.h"
 #include "model/synth_path.h"
 
 enum { MIB = 1 << 20, GIB = 1 << 30 };
-
-/* ---- What to write ---- */
-
-/* "4": the first four; "0,2,20": these. Free *layers. */
-static di_status read_layers(const char *text, int32_t *n, int32_t **layers, di_error *error) {
-    *n = 0;
-    *layers = calloc(DI_MAX_LAYERS, sizeof **layers);
-    if (!*layers) return di_fail(error, DI_ERR_MEMORY, "out of memory reading --layers");
-    for (const char *at = text;;) {
-        char *end;
-        long value = strtol(at, &end, 10);
-        if (end == at || *at == ' ' || *at == '+' || value < 0 || value > DI_MAX_LAYERS ||
-            *n == DI_MAX_LAYERS || (*end != ',' && *end != '\0')) {
-            return di_fail(error, DI_ERR_USAGE,
-                           "--layers: '%.60s' is neither a number of layers nor layers of the full "
-                           "model separated by commas",
-                           text);
-        }
-        (*layers)[(*n)++] = (int32_t)value;
-        if (*end == '\0') break;
-        at = end + 1;
-    }
-    if (strchr(text, ',')) return DI_OK;
-    *n = (*layers)[0];
-    free(*layers);
-    *layers = NULL;
-    return *n > 0 ? DI_OK : di_fail(error, DI_ERR_USAGE, "--layers: expected at least one layer");
-}
-
-static di_status make_config(const di_args *args, di_buffer *out, di_error *error) {
-    const char *given = di_args_text(args, DI_OPT_CONFIG), *layers = NULL;
-    if (!given) {
-        return di_fail(error, DI_ERR_USAGE,
-                       "--config is missing: a config.json, or the word released or tiny");
-    }
-    di_synth_overrides o = di_synth_overrides_none();
-    int32_t *chosen = NULL;
-    di_config_source source;
-    di_status status = di_config_source_read(given, &source, error);
-    if (status == DI_OK && (layers = di_args_text(args, DI_OPT_LAYERS)) != NULL) {
-        status = read_layers(layers, &o.n_layers, &chosen, error);
-        o.layers = chosen;
-    }
-    if (di_args_given(args, DI_OPT_DRAFT_LAYERS)) {
-        o.draft_layers = (int32_t)di_args_int(args, DI_OPT_DRAFT_LAYERS);
-    }
-    if (di_args_given(args, DI_OPT_EXPERTS)) o.experts = (int32_t)di_args_int(args, DI_OPT_EXPERTS);
-    if (di_args_given(args, DI_OPT_ENGRAM_ROWS))
-        o.engram_rows = di_args_int(args, DI_OPT_ENGRAM_ROWS);
-    o.no_vision = !di_args_flag(args, DI_OPT_VISION);
-    o.tokenizer = di_args_text(args, DI_OPT_TOKENIZER);
-    o.set = di_args_list(args, DI_OPT_SET, &o.n_set);
-    if (status == DI_OK) status = di_synth_config(source.json, source.size, given, &o, out, error);
-    free(chosen);
-    di_config_source_free(&source);
-    return status;
-}
 
 /* ---- Progress ---- */
 
@@ -175,7 +118,7 @@ di_status di_cmd_synth(const di_args *args, di_error *error) {
     const char *directory = args->positional[0];
     di_buffer config = DI_BUFFER_EMPTY;
     meter m = {.quiet = di_args_flag(args, DI_OPT_QUIET)};
-    di_status status = make_config(args, &config, error);
+    di_status status = di_args_synth_config(args, &config, error);
     if (status == DI_OK) {
         di_synth_options options = {
             .config_json = config.data,

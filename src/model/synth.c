@@ -198,16 +198,9 @@ static di_status check_tokenizer(const writer *w) {
     return status;
 }
 
-/* Neighbouring ids share a class, as a word and its capitalised form may: class id * C / V takes
- * every value below C in order of first appearance, because C <= V. */
 static di_status write_token_map(writer *w) {
-    int64_t v = w->config.vocab_size, classes = w->config.engram_compressed_vocab_size;
     di_buffer text = DI_BUFFER_EMPTY;
-    di_buffer_puts(&text, "{\"token_map\": [");
-    for (int64_t id = 0; id < v; id++) {
-        di_buffer_printf(&text, "%s%" PRId64, id ? ", " : "", id * classes / v);
-    }
-    di_buffer_printf(&text, "], \"n_classes\": %" PRId64 "}\n", classes);
+    synth__token_map(&w->config, &text);
     di_status status = write_buffer(w, "token_map.json", &text);
     di_buffer_free(&text);
     return status;

@@ -154,3 +154,14 @@ void synth__plan_index(const synth_plan *plan, di_buffer *out) {
     }
     di_buffer_puts(out, "\n  }\n}\n");
 }
+
+/* Neighbouring ids share a class, as a word and its capitalised form may: class id * C / V takes
+ * every value below C in order of first appearance, because C <= V. */
+void synth__token_map(const di_config *config, di_buffer *out) {
+    int64_t v = config->vocab_size, classes = config->engram_compressed_vocab_size;
+    di_buffer_puts(out, "{\"token_map\": [");
+    for (int64_t id = 0; id < v; id++) {
+        di_buffer_printf(out, "%s%" PRId64, id ? ", " : "", id * classes / v);
+    }
+    di_buffer_printf(out, "], \"n_classes\": %" PRId64 "}\n", classes);
+}

@@ -35,5 +35,7 @@ int64_t synth__plan_first(const synth_plan *plan, int32_t shard);
 void synth__plan_header(const synth_plan *plan, int32_t shard, di_buffer *out);
 /* The text of model.safetensors.index.json. */
 void synth__plan_index(const synth_plan *plan, di_buffer *out);
+/* The text of token_map.json. */
+void synth__token_map(const di_config *config, di_buffer *out);
 
 #endif
