@@ -102,6 +102,15 @@ static di_status load_config(const char *directory, di_config *config, di_error 
     return di_config_load(path, config, error);
 }
 
+static di_status check_context(const di_config *config, const di_engine_options *o,
+                               di_error *error) {
+    if (o->context <= config->max_position_embeddings) return DI_OK;
+    return di_fail(error, DI_ERR_USAGE,
+                   "a context of %" PRId64
+                   " tokens was asked for, the model takes at most %" PRId64,
+                   o->context, config->max_position_embeddings);
+}
+
 static di_status sequence_options(const di_config *config, const di_engine_options *o,
                                   di_context_options *out, di_error *error) {
     *out = di_context_options_defaults(config);
@@ -109,12 +118,7 @@ static di_status sequence_options(const di_config *config, const di_engine_optio
     out->max_rows = o->chunk;
     out->max_out = o->chunk < MAX_OUT ? o->chunk : MAX_OUT;
     out->penalties = o->penalties;
-    if (o->context > config->max_position_embeddings) {
-        return di_fail(error, DI_ERR_USAGE,
-                       "a context of %" PRId64
-                       " tokens was asked for, the model takes at most %" PRId64,
-                       o->context, config->max_position_embeddings);
-    }
+    DI_TRY(check_context(config, o, error));
     if (o->context > 0) out->max_context = o->context;
     return DI_OK;
 }
@@ -123,6 +127,7 @@ di_status di_engine_plan_context(const di_config *config, const di_engine_option
                                  di_context_options *out, di_error *error) {
     if (options->max_batch == 0) return sequence_options(config, options, out, error);
     di_core_options core;
+    DI_TRY(check_context(config, options, error));
     DI_TRY(di_engine_core_options(options, config, &core, error));
     *out = di_core_context_options(config, &core);
     int64_t pages = (out->max_context + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS * out->n_slots;

@@ -208,8 +208,10 @@ static void refusals(void **state) {
                  ARGUMENTS("synth", "--config", "nothing.json", "x"));
     check_output(1, "deepinfer inspect: cannot open nothing: No such file or directory\n",
                  ARGUMENTS("inspect", "nothing"));
-    check_output(2, "deepinfer inspect: a context of 513 tokens: the model takes 1 to 512\n",
-                 ARGUMENTS("inspect", "tiny/config.json", "--context", "513"));
+    check_output(
+        2,
+        "deepinfer inspect: a context of 513 tokens was asked for, the model takes at most 512\n",
+        ARGUMENTS("inspect", "tiny/config.json", "--context", "513"));
 }
 
 /* A config alone in a directory is inspected; beside a shard without index it is a broken model. */
