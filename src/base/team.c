@@ -9,8 +9,6 @@
 #include "base/team.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -18,8 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/futex.h"
 
 /* About 50 us on the machines we know: longer than the gap between two operations of a step,
  * shorter than anything that a person would call busy. */
@@ -50,34 +49,17 @@ struct di_team {
     _Atomic uint32_t caller_sleeps;
 };
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t seen) {
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-}
-
-static void futex_wake_all(_Atomic uint32_t *word) {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
-
-/* One turn of a spinning wait. Now and then it offers the core to others: the one that is waited
- * for may need this very core, which the scheduler likes to do to threads that wake each other. */
-static void relax(int32_t turn) {
-    if (turn % 64 == 63) sched_yield();
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
 /* Waits until epoch differs from `seen`; returns it. */
 static uint32_t wait_epoch(di_team *team, uint32_t seen) {
     uint32_t now;
     for (int32_t i = 0; i < team->spin; i++) {
         now = atomic_load_explicit(&team->epoch, memory_order_acquire);
         if (now != seen) return now;
-        relax(i);
+        di_spin_turn(i);
     }
     while ((now = atomic_load(&team->epoch)) == seen) {
         atomic_fetch_add(&team->sleepers, 1);
-        futex_wait(&team->epoch, seen);
+        di_futex_wait(&team->epoch, seen);
         atomic_fetch_sub(&team->sleepers, 1);
     }
     return now;
@@ -96,7 +78,7 @@ static void leave(di_team *team) {
     atomic_fetch_sub(&team->gate, GATE_INSIDE);
     if (atomic_load(&team->caller_sleeps) == 0) return;
     atomic_fetch_add(&team->done, 1);
-    futex_wake_all(&team->done);
+    di_futex_wake_all(&team->done);
 }
 
 static void *member_main(void *arg) {
@@ -122,7 +104,7 @@ static void open_gate(di_team *team) {
     uint32_t epoch = atomic_load_explicit(&team->epoch, memory_order_relaxed) + 1;
     atomic_store(&team->gate, (uint64_t)epoch << 32 | GATE_OPEN);
     atomic_store(&team->epoch, epoch);
-    if (atomic_load(&team->sleepers) > 0) futex_wake_all(&team->epoch);
+    if (atomic_load(&team->sleepers) > 0) di_futex_wake_all(&team->epoch);
 }
 
 /* Whether the caller may go on: `entered` members came and none is inside. */
@@ -134,12 +116,12 @@ static bool all_out(const di_team *team, int32_t entered) {
 static void wait_all_out(di_team *team, int32_t entered) {
     for (int32_t i = 0; i < team->spin; i++) {
         if (all_out(team, entered)) return;
-        relax(i);
+        di_spin_turn(i);
     }
     while (!all_out(team, entered)) {
         uint32_t seen = atomic_load(&team->done);
         atomic_store(&team->caller_sleeps, 1);
-        if (!all_out(team, entered)) futex_wait(&team->done, seen);
+        if (!all_out(team, entered)) di_futex_wait(&team->done, seen);
         atomic_store(&team->caller_sleeps, 0);
     }
 }
