@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cli/json_prompt.h"
 
 enum { MAX_TOKENS = 1 << 30, MAX_CHOICES = 128, MAX_TOP = 20, MAX_STOPS = 64, MAX_BIAS = 1000 };
 
@@ -241,20 +242,8 @@ static di_status read_chat(di_batch_line *line, const di_tokenizer *tokenizer, d
     const di_json *messages = get(line->body, "messages"), *tools = get(line->body, "tools");
     di_prompt_options options = di_prompt_options_defaults();
     DI_TRY(read_thinking(line->body, &options, error));
-    if (!messages || messages->type != DI_JSON_ARRAY || messages->length == 0) {
-        return wrong("messages", "a list, not empty,", error);
-    }
-    if (tools && tools->type != DI_JSON_ARRAY) return wrong("tools", "a list", error);
-    di_buffer text = DI_BUFFER_EMPTY, declared = DI_BUFFER_EMPTY;
-    di_json_write(&text, messages);
-    if (tools && tools->length > 0) di_json_write(&declared, tools);
-    di_status status = text.failed || declared.failed
-                           ? di_fail(error, DI_ERR_MEMORY, "out of memory: messages")
-                           : di_prompt_from_messages(tokenizer, text.data, declared.data, &options,
-                                                     &line->prompt, &line->thinking, error);
-    di_buffer_free(&text);
-    di_buffer_free(&declared);
-    return status;
+    return di_prompt_from_json(tokenizer, messages, tools, &options, &line->prompt, &line->thinking,
+                               error);
 }
 
 /* Text as in `run --raw`: the begin token is put first unless it is there. */

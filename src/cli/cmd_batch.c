@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 #include "cli/engine_args.h"
 #include "cli/input.h"
+#include "cli/lines.h"
 #include "cli/terminal.h"
 
 typedef struct batch {
@@ -18,8 +19,7 @@ typedef struct batch {
     di_progress loading;
     di_batch_progress progress;
     di_buffer input;
-    size_t at;      /* in the input: the next line */
-    int64_t number; /* of that line, from 1 */
+    di_lines lines; /* of the input */
     di_batch_file file;
     di_batch_set seen; /* custom_ids of the input so far */
     di_engine *engine;
@@ -33,40 +33,16 @@ typedef struct batch {
 
 /* ---- Lines of the input ---- */
 
-static bool is_blank(const char *text, size_t size) {
-    for (size_t i = 0; i < size; i++) {
-        if (!strchr(" \t\r", text[i]) || text[i] == '\0') return false;
-    }
-    return true;
-}
-
-/* The next line that is not blank; false at the end. */
-static bool next_line(batch *b, const char **text, size_t *size, int64_t *number) {
-    while (b->at < b->input.size) {
-        const char *begin = b->input.data + b->at;
-        size_t left = b->input.size - b->at;
-        const char *end = memchr(begin, '\n', left);
-        *text = begin;
-        *size = end ? (size_t)(end - begin) : left;
-        *number = b->number++;
-        b->at += *size + (end != NULL);
-        if (!is_blank(*text, *size)) return true;
-    }
-    return false;
-}
-
 static void rewind_input(batch *b) {
-    b->at = 0;
-    b->number = 1;
+    b->lines = (di_lines){.data = b->input.data, .size = b->input.size};
 }
 
 static di_status read_input(batch *b, const char *path, di_error *error) {
     const char *text;
     size_t size;
-    int64_t number;
     DI_TRY(di_input_file(path, &b->input, error));
     rewind_input(b);
-    while (next_line(b, &text, &size, &number)) b->n_total++;
+    while (di_lines_next(&b->lines, &text, &size)) b->n_total++;
     rewind_input(b);
     if (b->n_total > 0) return DI_OK;
     return di_fail(error, DI_ERR_INVALID, "%s holds no requests: it is empty", path);
@@ -198,9 +174,8 @@ static di_status fill(batch *b, di_error *error) {
     int64_t most = 2 * di_args_int(b->args, DI_OPT_MAX_BATCH) + 8;
     const char *text;
     size_t size;
-    int64_t number;
-    while (b->n_jobs < most && !di_interrupt_seen() && next_line(b, &text, &size, &number)) {
-        DI_TRY(start(b, text, size, number, error));
+    while (b->n_jobs < most && !di_interrupt_seen() && di_lines_next(&b->lines, &text, &size)) {
+        DI_TRY(start(b, text, size, b->lines.number, error));
     }
     return DI_OK;
 }
