@@ -5,17 +5,18 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "kernels/allot.h"
+#include "kernels/ops.h"
+
+_Static_assert((int)DI_SPEC_LAWS == (int)DI_LAWS && (int)DI_SPEC_MAX_BLOCK == (int)DI_OPS_MAX_BLOCK,
+               "the operation allot reads the temperatures of every law and position");
+
 static const double decay = 0.999, prior_weight = 64, bin_reach = 8;
 enum { MIDDLE = DI_SPEC_TEMPERATURES / 2 }; /* where the temperature is 1 */
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 static double temperature_at(int32_t i) { return exp2((double)(i - MIDDLE) / 8); }
-
-/* c_k; in [0, 1], NaN: 0. */
-static double confidence(float logit, double temperature) {
-    return isnan(logit) ? 0 : sigmoid((double)logit / temperature);
-}
 
 void di_spec_calibrate_init(di_spec_calibration *calibration) {
     memset(calibration, 0, sizeof *calibration);
@@ -38,7 +39,7 @@ void di_spec_survivals(const di_spec_calibration *calibration, di_spec_law law, 
                        int32_t n, double *survivals) {
     double a = 1;
     for (int32_t k = 0; k < n; k++) {
-        a *= confidence(logits[k], calibration->positions[law][k].temperature);
+        a *= di_allot_confidence((double)logits[k], calibration->positions[law][k].temperature);
         survivals[k] = a;
     }
 }
@@ -120,7 +121,7 @@ void di_spec_observe(di_spec_calibration *calibration, di_spec_law law, const fl
     double before = 1; /* a_{k-1}, as predicted with the temperatures of now */
     for (int32_t k = 0; k < n_verified && k < DI_SPEC_MAX_BLOCK && !isnan(logits[k]); k++) {
         di_spec_position *position = &calibration->positions[law][k];
-        double c = confidence(logits[k], position->temperature);
+        double c = di_allot_confidence((double)logits[k], position->temperature);
         /* An infinite logit would never leave the sum of its bin. */
         add(position, fmin(fmax((double)logits[k], -64), 64), before, n_accepted > k);
         before *= c;

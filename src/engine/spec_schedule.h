@@ -15,7 +15,7 @@
  *   - STALE, of drafts made for an earlier step: di_spec_choose. It looks ahead freely; given
  * current survivals it is the planted error of the tests. Stale survivals are only independent of
  *     the current drafts if every round draws its drafts with noise of its own
- *     (DI_SPEC_DRAFT in spec_verify.h).
+ *     (DI_NOISE_DRAFT in kernels/reject.h).
  * Greedy and coupled requests give the same bits under any schedule.
  *
  * The engine's step (synchronous: one old; asynchronous: two old):
@@ -32,12 +32,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef struct di_spec_batch {
-    int32_t n;              /* requests that decode in this step */
-    int32_t block;          /* drafts of a request, B */
-    const double *survival; /* [n][block], each row in [0, 1] and non-increasing; NaN counts as 0 */
-    const int32_t *limit;   /* [n] most drafts of a request (di_spec_limit), or NULL: block */
-} di_spec_batch;
+#include "kernels/allot.h"
+
+/* The requests that decode in this step, with their survivals; limits: di_spec_limit. */
+typedef di_allot_batch di_spec_batch;
 
 /* Most drafts worth verifying when a request may still emit `remaining` tokens: a step emits one
  * more than it accepts. 0 <= result <= block. */

@@ -66,6 +66,10 @@ struct di_backend {
      * order, so only after the operations that read them. No effect where bind copied. */
     void (*discard)(di_stream *stream, const void *host, uint64_t size);
 
+    /* Seconds of a clock of the device's own when the stream comes here, to *host as by download:
+     * for differences between two points of one stream. */
+    void (*stamp)(di_stream *stream, double *host);
+
     uint64_t (*mark)(di_stream *stream); /* a point in the stream */
     di_status (*wait)(di_stream *stream, uint64_t mark, di_error *error); /* until it is reached */
 

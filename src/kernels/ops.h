@@ -52,7 +52,8 @@
 enum {
     DI_OPS_MAX_RATIO = 64, /* tokens of a compressed entry: at most a page */
     DI_OPS_MAX_HC = 16,    /* streams */
-    DI_OPS_MAX_NGRAM = 16
+    DI_OPS_MAX_NGRAM = 16,
+    DI_OPS_MAX_BLOCK = 64 /* drafts of a sequence */
 };
 
 typedef struct di_stream di_stream;
@@ -104,7 +105,8 @@ typedef struct di_batch {
     int32_t n_rows, n_slots;
     di_ptr rows;       /* di_row [n_rows] */
     di_ptr length;     /* int32 [n_slots]: tokens in each sequence before this step */
-    di_ptr n_valid;    /* int32 [n_slots]: rows with offset >= n_valid[slot] are dead */
+    di_ptr n_valid;    /* int32 [n_slots]: rows with offset >= n_valid[slot] are dead; INT32_MAX but
+                          between accept and step_end */
     di_ptr next_token; /* int32 [n_slots] */
     /* Written by step_begin for the operations after it: */
     di_ptr pos;   /* int32 [n_rows]: absolute position, -1 for a dead row */
@@ -119,8 +121,9 @@ typedef struct di_step_begin_args {
     di_batch batch;
 } di_step_begin_args;
 
-/* Tokens of live rows go to history[slot][pos % history_slots]; length[slot] += live rows of slot.
- */
+/* Rows with pos >= 0 and offset < n_valid[slot] stay: their tokens go to history[slot][pos %
+ * history_slots], and length[slot] grows by one for each. n_valid of the step's slots becomes
+ * INT32_MAX. What rejected rows left in caches is never read and written again. */
 typedef struct di_step_end_args {
     di_batch batch;
     di_ptr history; /* int32 [n_slots][history_slots] token ids */
@@ -134,6 +137,45 @@ typedef struct di_rewind_args {
     di_ptr length; /* int32 [n_slots] */
     di_ptr count;  /* int32 [n_slots], 0..rollback */
 } di_rewind_args;
+
+/* ------------------------------------------------------------------------------------------------
+ * Verification of drafts (dspark.md 6 and 8)
+ * --------------------------------------------------------------------------------------------- */
+
+enum { DI_LAWS = 3 }; /* of acceptance, as calibration tells them apart */
+
+/* A sequence that decodes: the token that stands at its length, and up to `most` of its drafts. In
+ * device memory; the host writes it for every step. */
+typedef struct di_block {
+    int32_t slot;
+    int32_t most;   /* 0: no drafts */
+    int32_t column; /* where its drafts stand; unused when most is 0 */
+    int32_t law;    /* row of `temperatures` */
+    int32_t reject; /* accept by rejection sampling instead of equality */
+} di_block;
+
+/* Which drafts are verified, and their rows. Survival of draft k (from 0) of a block in double:
+ * a_k = prod_{j <= k} sigmoid(confidence[j][column] / temperatures[law][j]), NaN counts as 0. The
+ * n_drafts largest of all blocks (within `most`) are taken; equal ones: the smaller k first, then
+ * the lower block. So a later draft never pushes out an earlier one of its block, and whether draft
+ * k is verified depends on what was known before it was drawn. n_drafts is at most the sum of most,
+ * so exactly n_blocks + n_drafts rows are made: block by block, the row of next_token[slot], then
+ * those of its drafts. A draft below 0 (bad logits) stands in its row as id 0, which is as good a
+ * guess, and the confidences behind it count as NaN. */
+typedef struct di_allot_args {
+    int32_t n_blocks, n_drafts; /* together at most max_rows */
+    int32_t block, n_columns;   /* block: drafts that a column has */
+    di_ptr blocks;              /* di_block [n_blocks] */
+    di_ptr next_token;          /* int32 [n_slots] */
+    di_ptr drafts;              /* int32 [block][n_columns]; not read when n_drafts is 0 */
+    di_ptr confidence;          /* F [block][n_columns], before the sigmoid; likewise */
+    di_ptr temperatures;        /* float32 [DI_LAWS][block]; likewise */
+    di_ptr n_rows;              /* out int32 [n_blocks]: 1 + drafts taken */
+    /* out, [n_blocks + n_drafts] each: */
+    di_ptr rows;                  /* di_row */
+    di_ptr which, slot, param_of; /* int32: the row itself, its slot, its block */
+    di_ptr extra_at, n_extra; /* int32: for sample: the drafts before a row, as places in `token` */
+} di_allot_args;
 
 /* streams[t][j] = embed[token[t]] for all j; pre[t] = (1, 0, ..., 0). model.md 3.4. */
 typedef struct di_embed_args {
@@ -484,6 +526,11 @@ typedef struct di_markov_args {
     di_ptr confidence;           /* out F [n] */
 } di_markov_args;
 
+/* What a draft's noise hangs on (base/philox.h). ROUND: every round of drafts has noise of its own,
+ * seed = di_noise_seed(seed, DI_NOISE_DRAFT, pos of the row that holds offset 0 of the slot), as
+ * rejection sampling under a schedule needs (kernels/reject.h). */
+typedef enum di_noise { DI_NOISE_POSITION, DI_NOISE_ROUND } di_noise;
+
 /* How one row is sampled. In device memory; the host writes it for every step. */
 typedef struct di_sample_params {
     uint64_t seed;
@@ -496,7 +543,7 @@ typedef struct di_sample_params {
     int32_t slot;                              /* for counts and next_token */
     int32_t bias_begin, n_bias;                /* into `biases` */
     int32_t mask;                              /* index into `masks`, -1: none */
-    int32_t unused;
+    int32_t noise;                             /* di_noise */
 } di_sample_params;
 
 typedef struct di_logit_bias {
@@ -513,20 +560,46 @@ enum { DI_COUNT_PROMPT = 1 << 30 }; /* flag in counts: the id stands in the prom
  * sum reaches top_p; of those, p >= min_p * p_max. Token = argmax of x + gumbel(seed, position, id)
  * over the kept ids, ties to the lower id; position = pos of the row + 1. gumbel: base/philox.h.
  * logprob = log softmax of the RAW logits at the token. A dead row gives token -1. When no logit
- * is finite, or one is NaN or +infinite, token = -2. next_token[slot] = token if >= 0. */
+ * is finite, or one is NaN or +infinite, token = -2. next_token[slot] = token if >= 0.
+ *
+ * Output ids are those in counts and, for row i, the drafts that stand before it: extra[extra_at[i]
+ * + j * extra_stride], j < n_extra[i], each counted once more. */
 typedef struct di_sample_args {
     int32_t n_out, vocab;
-    di_ptr which;      /* int32 [n_out]: rows of the step, for pos */
-    di_ptr pos;        /* int32 [n_rows] */
-    di_ptr logits;     /* F [n_out][V]; not modified */
-    di_ptr params;     /* di_sample_params [n_out] */
-    di_ptr counts;     /* int32 [n_slots][V], or DI_NONE: no penalties */
+    di_ptr which;             /* int32 [n_out]: rows of the step, for pos */
+    di_ptr pos, first;        /* int32 [n_rows] */
+    di_ptr logits;            /* F [n_out][V]; not modified */
+    di_ptr params;            /* di_sample_params */
+    di_ptr param_of;          /* int32 [n_out]: which of params; DI_NONE: params [n_out] in order */
+    di_ptr counts;            /* int32 [n_slots][V], or DI_NONE: no penalties */
+    di_ptr extra;             /* int32, or DI_NONE: none */
+    di_ptr extra_at, n_extra; /* int32 [n_out]; ids that are negative are left out */
+    int32_t extra_stride;
     di_ptr biases;     /* di_logit_bias [..] */
     di_ptr masks;      /* uint32 [..][ceil(V / 32)]; bit id % 32 of word id / 32: allowed */
     di_ptr next_token; /* in, out int32 [n_slots] */
     di_ptr token;      /* out int32 [n_out] */
     di_ptr logprob;    /* out float32 [n_out] */
 } di_sample_args;
+
+/* Which drafts stand. The rows of block b begin behind those of the blocks before it and hold
+ * next_token and n_rows[b] - 1 drafts d_0, d_1, ...; sample has drawn token[i] from row i. m drafts
+ * are accepted, and m + 1 tokens come out:
+ *   equality   d_i stands while it equals the token drawn from the row before it.
+ *   rejection  as kernels/reject.h defines it, with p_i the logits of row i and q_i the draft's,
+ *              both after all processors of sample (the draft's row had params of the same values);
+ *              seed: the params'. token and logprob (of the raw logits) become those that come out.
+ * Rows behind the first m + 1 get token -1 and logprob 0. n_valid[slot] = m + 1; next_token[slot] =
+ * the last that came out if >= 0. A -2 (or -1, of a dead row) is the last to come out. */
+typedef struct di_accept_args {
+    di_sample_args sample; /* as sample had them; n_out: rows of all blocks, which come first */
+    int32_t n_blocks, block, n_columns;
+    di_ptr blocks;       /* di_block [n_blocks] */
+    di_ptr n_rows;       /* int32 [n_blocks] */
+    di_ptr row_token;    /* int32 [n_rows]: what stands in the rows */
+    di_ptr draft_logits; /* F [block][n_columns][V]; not read when no block rejects */
+    di_ptr n_valid;      /* out int32 [n_slots] */
+} di_accept_args;
 
 /* For i < n: id = tokens[i] (skipped when < 0): counts[slots[i]][id] |= DI_COUNT_PROMPT when
  * `prompt`, else += delta. */
@@ -649,7 +722,7 @@ typedef struct di_swiglu_args {
     X(mix) X(sublayer_in) X(sublayer_out) X(stream_mean)                                           \
     X(linear) X(qkv) X(window_kv) X(compress) X(index_select) X(attend) X(window_store)            \
     X(attn_out) X(route) X(experts) X(shared_expert) X(combine)                                    \
-    X(head) X(markov) X(sample) X(tally) X(to_f32)                                                 \
+    X(allot) X(head) X(markov) X(sample) X(accept) X(tally) X(to_f32)                              \
     X(rms_norm) X(rope) X(quantize) X(pool) X(index_weights) X(index_scores) X(candidates)         \
     X(top_k) X(attend_list) X(swiglu)
 /* clang-format on */

@@ -52,6 +52,8 @@ static void lay_out_step(planner *p, const di_config *c, const di_context_option
     at->sampled = take(p, outs, 4);
     at->logprob = take(p, outs, 4);
     at->sampled_slot = take(p, outs, 4);
+    at->extra_at = take(p, outs, 4);
+    at->n_extra = take(p, outs, 4);
 }
 
 static void lay_out_activations(planner *p, const di_config *c, const di_backend *backend,

@@ -91,6 +91,16 @@ static void base_logits(const di_pass *p, int32_t n) {
     di_pass_head(p, which, n * p->block, model->draft.norm);
 }
 
+/* Penalties of token k count the tokens before it: those at i, i + n, ... of `drafts`. */
+static void upload_extra(const di_pass *p, int32_t n) {
+    int32_t *ints = p->context->out_slots;
+    di_backend *backend = p->context->backend;
+    for (int32_t i = 0; i < n; i++) ints[i] = i;
+    backend->upload(p->stream, p->at->extra_at, ints, (uint64_t)n * 4);
+    for (int32_t i = 0; i < n * p->block; i++) ints[i] = i / n;
+    backend->upload(p->stream, p->at->n_extra, ints, (uint64_t)(n * p->block) * 4);
+}
+
 /* Token k of every sequence, from token k - 1. */
 static void pick_tokens(const di_pass *p, int32_t n, int32_t k) {
     const di_config *c = p->config;
@@ -119,9 +129,14 @@ static void pick_tokens(const di_pass *p, int32_t n, int32_t k) {
                                                 .vocab = c->vocab_size,
                                                 .which = di_ptr_at(at->which, done * 4),
                                                 .pos = at->pos,
+                                                .first = at->first,
                                                 .logits = at->draft_logits,
                                                 .params = at->params,
                                                 .counts = counts,
+                                                .extra = at->drafts,
+                                                .extra_at = at->extra_at,
+                                                .n_extra = di_ptr_at(at->n_extra, done * 4),
+                                                .extra_stride = n,
                                                 .biases = at->biases,
                                                 .masks = at->masks,
                                                 .next_token = at->draft_next,
@@ -156,6 +171,7 @@ di_status di_draft(di_context *context, const di_draft_step *step, di_error *err
                  block};
     upload_rows(&p, step);
     upload_params(&p, step);
+    upload_extra(&p, step->n);
     base_logits(&p, step->n);
     for (int32_t k = 0; k < block; k++) {
         pick_tokens(&p, step->n, k);

@@ -212,6 +212,7 @@ static void sample(const di_pass *p, const di_step *step) {
                                                 .vocab = vocab,
                                                 .which = at->which,
                                                 .pos = at->pos,
+                                                .first = at->first,
                                                 .logits = at->logits,
                                                 .params = at->params,
                                                 .counts = counts,

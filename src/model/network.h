@@ -100,7 +100,7 @@ void di_ranges_free(di_model *model);
 typedef struct di_context_buffers {
     /* the step */
     di_ptr rows, length, n_valid, next_token, pos, first, token, rewind;
-    di_ptr which, params, biases, masks, sampled, logprob, sampled_slot;
+    di_ptr which, params, biases, masks, sampled, logprob, sampled_slot, extra_at, n_extra;
     /* activations */
     di_ptr streams, pre, pre_attn, post, comb, u, y;
     di_ptr qr, q, o, kv_codes, kv_scales, picks, candidates;

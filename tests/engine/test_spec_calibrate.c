@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "engine/spec_calibrate.h"
-#include "spec_support.h"
+#include "support/spec_support.h"
 
 enum { B = 5 };
 

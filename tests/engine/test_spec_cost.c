@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/spec_cost.h"
-#include "spec_support.h"
+#include "support/spec_support.h"
 
 static di_spec_cost cost; /* large; each test starts it anew */
 

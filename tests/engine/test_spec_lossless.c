@@ -14,8 +14,8 @@
 #include <cmocka.h>
 
 #include "engine/spec_schedule.h"
-#include "engine/spec_verify.h"
-#include "spec_support.h"
+#include "kernels/reject.h"
+#include "support/spec_support.h"
 
 enum { MAX_V = 4, MAX_BLOCK = 3, MAX_N = 2, MAX_LENGTH = 40 };
 
@@ -62,8 +62,8 @@ typedef struct batch {
 
 static int32_t pick(const batch *b, const double *logits, uint64_t seed, int64_t position) {
     int32_t vocab = b->toy->vocab;
-    if (b->law == GREEDY) return di_spec_argmax(logits, vocab);
-    return di_spec_sample(logits, vocab, seed, position);
+    if (b->law == GREEDY) return di_reject_argmax(logits, vocab);
+    return di_reject_sample(logits, vocab, seed, position);
 }
 
 static void draft(batch *b, int32_t r) {
@@ -72,7 +72,7 @@ static void draft(batch *b, int32_t r) {
     uint64_t seed = q->seed; /* coupled: the target's own noise */
     double a = 1;
     if (b->law == REJECT)
-        seed = di_spec_seed(seed, DI_SPEC_DRAFT, b->schedule == REUSED_NOISE ? 0 : anchor);
+        seed = di_noise_seed(seed, DI_NOISE_DRAFT, b->schedule == REUSED_NOISE ? 0 : anchor);
     for (int32_t k = 0; k < b->toy->block; k++) {
         a *= b->toy->confidence[k][before];
         b->current[r * b->toy->block + k] = a;
@@ -85,29 +85,28 @@ static void verify(batch *b, int32_t r) {
     const toy *t = b->toy;
     request *q = &b->requests[r];
     double p_rows[(MAX_BLOCK + 1) * MAX_V], q_rows[MAX_BLOCK * MAX_V];
-    int32_t n = b->lengths[r], targets[MAX_BLOCK + 1], before = q->tokens[q->length - 1];
+    int32_t n = b->lengths[r], targets[MAX_BLOCK + 1] = {0}, before = q->tokens[q->length - 1];
     for (int32_t i = 0; i <= n; i++) {
         memcpy(p_rows + i * t->vocab, t->p[before], (size_t)t->vocab * sizeof(double));
-        targets[i] = b->law == REJECT ? -1 : pick(b, t->p[before], q->seed, q->length + i);
+        targets[i] = pick(b, t->p[before], q->seed, q->length + i);
         if (i == n) break;
         memcpy(q_rows + i * t->vocab, t->q[before], (size_t)t->vocab * sizeof(double));
         before = q->drafts[i];
     }
-    di_spec_verdict verdict;
-    if (b->law == REJECT) {
-        di_spec_rejection round = {.n = n, .vocab = t->vocab, .drafts = q->drafts, .p = p_rows};
-        round.q = q_rows;
-        round.seed = q->seed;
-        round.position = q->length;
-        verdict = di_spec_reject(&round);
-    } else {
-        verdict.accepted = di_spec_accept_equal(q->drafts, targets, n);
-        verdict.token = targets[verdict.accepted];
+    int32_t accepted = 0, token = targets[0];
+    for (; accepted < n; token = targets[++accepted]) {
+        int32_t proposed = q->drafts[accepted];
+        di_verdict v = {proposed == token, token};
+        if (b->law == REJECT)
+            v = di_reject_draft(p_rows + accepted * t->vocab, q_rows + accepted * t->vocab,
+                                t->vocab, proposed, q->seed, q->length + accepted);
+        token = v.token;
+        if (!v.stands) break;
     }
-    assert_in_range(verdict.accepted, 0, n);
-    assert_in_range(verdict.token, 0, t->vocab - 1);
-    for (int32_t i = 0; i < verdict.accepted; i++) q->tokens[q->length++] = q->drafts[i];
-    q->tokens[q->length++] = verdict.token;
+    assert_in_range(accepted, 0, n);
+    assert_in_range(token, 0, t->vocab - 1);
+    for (int32_t i = 0; i < accepted; i++) q->tokens[q->length++] = q->drafts[i];
+    q->tokens[q->length++] = token;
     b->verified += n;
 }
 
@@ -150,7 +149,7 @@ static void run(batch *b, const toy *t, scheduler schedule, acceptance law, int3
     b->n = n;
     b->want = want;
     for (int32_t r = 0; r < n; r++) {
-        b->requests[r].seed = di_spec_seed(seed, DI_SPEC_REQUEST, r);
+        b->requests[r].seed = di_noise_seed(seed, DI_NOISE_REQUEST, r);
         b->requests[r].length = 1;
     }
     b->step_s[0] = 1;
@@ -243,7 +242,7 @@ static toy chain_toy(void) {
             t.q[before][id] = t.p[before][id] - before * cos(5 * id + before);
         }
         for (int k = 0; k < 3; k++)
-            t.confidence[k][before] = di_spec_overlap(t.p[before], t.q[before], 4);
+            t.confidence[k][before] = di_reject_overlap(t.p[before], t.q[before], 4);
     }
     return t;
 }

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/spec_schedule.h"
-#include "spec_support.h"
+#include "support/spec_support.h"
 
 enum { MAX_N = 8, MAX_BLOCK = 6, MAX_K = MAX_N * MAX_BLOCK };
 

@@ -49,9 +49,11 @@ void kc_start(check *c, const char *op);
 bool kc_again(check *c, const char *op, int side);
 
 /* Runs one operation on both sides; `i` is the side inside the arguments. */
-#define KC_RUN(c, name, ...)                                                                       \
+#define KC_RUN(c, name, ...) KC_RUN_WITH(c, name, ((di_##name##_args){__VA_ARGS__}))
+/* The same, with the arguments as one value. */
+#define KC_RUN_WITH(c, name, value)                                                                \
     for (int i = 0; i < 2; i++) {                                                                  \
-        const di_##name##_args kc_args_ = {__VA_ARGS__};                                           \
+        const di_##name##_args kc_args_ = value;                                                   \
         kc_start(c, #name);                                                                        \
         do {                                                                                       \
             (c)->dev[i].backend->ops->name((c)->dev[i].backend->stream, &kc_args_);                \

@@ -35,12 +35,20 @@ void kc_check_step_begin(check *c) {
 
 void kc_check_step_end(check *c) {
     kc_layout layout = kc_random_layout(c, 1000, 1000);
-    int32_t slots = kc_pick(c, 1, 15, 15), fresh[4 * 15];
+    int32_t slots = kc_pick(c, 1, 15, 15), fresh[4 * 15], valid[4];
     for (int i = 0; i < 60; i++) fresh[i] = -7;
     kc_batch b = rows_of(c, &layout, 500);
     kc_pair history = kc_ints(c, fresh, layout.n_slots * slots);
+    for (int32_t s = 0; s < layout.n_slots; s++) { /* as accept leaves them */
+        valid[s] = kc_bits(c) % 3 ? kc_pick(c, 0, 10, 10) : INT32_MAX;
+    }
+    for (int i = 0; i < 2; i++) {
+        di_backend *backend = c->dev[i].backend;
+        backend->upload(backend->stream, b.b[i].n_valid, valid, (uint64_t)layout.n_slots * 4);
+    }
     KC_RUN(c, step_end, b.b[i], history.p[i], slots);
     kc_compare_bytes(c, "history", history, layout.n_slots, slots * 4, NULL);
+    kc_compare_bytes(c, "n_valid", BATCH_PTR(&b, n_valid), layout.n_slots, 4, NULL);
     kc_compare_bytes(c, "length", BATCH_PTR(&b, length), layout.n_slots, 4, NULL);
 }
 

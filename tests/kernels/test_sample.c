@@ -36,18 +36,18 @@ static int32_t run(device *d, const request *r, float *logprob) {
     int32_t which = 0, token = -9, next = 5, after;
     di_ptr logits = device_put_f(d, r->logits, VOCAB), out = device_take(d, 4);
     di_ptr log_out = device_take(d, 4), last = device_put(d, &next, 4);
-    di_sample_args args = {1,
-                           VOCAB,
-                           device_put(d, &which, 4),
-                           device_put(d, &r->pos, 4),
-                           logits,
-                           device_put(d, &r->params, sizeof r->params),
-                           device_put(d, r->counts, sizeof r->counts),
-                           device_put(d, r->biases, sizeof r->biases),
-                           device_put(d, r->mask, sizeof r->mask),
-                           last,
-                           out,
-                           log_out};
+    di_sample_args args = {.n_out = 1,
+                           .vocab = VOCAB,
+                           .which = device_put(d, &which, 4),
+                           .pos = device_put(d, &r->pos, 4),
+                           .logits = logits,
+                           .params = device_put(d, &r->params, sizeof r->params),
+                           .counts = device_put(d, r->counts, sizeof r->counts),
+                           .biases = device_put(d, r->biases, sizeof r->biases),
+                           .masks = device_put(d, r->mask, sizeof r->mask),
+                           .next_token = last,
+                           .token = out,
+                           .logprob = log_out};
     d->backend->ops->sample(d->backend->stream, &args);
     device_get(d, out, &token, 4);
     device_get(d, log_out, logprob, 4);

@@ -179,6 +179,19 @@ static void late_discard(di_stream *stream, const void *host, uint64_t size) {
     (void)stream, (void)host, (void)size; /* bind copied */
 }
 
+static void run_stamp(di_stream *ref, late_args *args) {
+    struct timespec now;
+    (void)ref;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    memcpy(args->transfer.host, &seconds, sizeof seconds);
+}
+
+static void late_stamp(di_stream *stream, double *host) {
+    memset(host, 0xA5, sizeof *host); /* as late_download */
+    enqueue_transfer(stream, run_stamp, host, DI_NONE, DI_NONE, sizeof *host, 0);
+}
+
 static uint64_t late_mark(di_stream *stream) {
     late_backend *late = owner_of(stream);
     pthread_mutex_lock(&late->lock);
@@ -299,6 +312,7 @@ di_status late_backend_create(di_numerics numerics, di_backend **out, di_error *
         .copy = late_copy,
         .fill = late_fill,
         .discard = late_discard,
+        .stamp = late_stamp,
         .mark = late_mark,
         .wait = late_wait,
         .destroy = late_destroy,

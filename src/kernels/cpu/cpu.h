@@ -126,6 +126,7 @@ struct cpu_scratch {
     uint32_t *sort_keys; /* [max_entries] */
     int32_t *list;       /* [max_entries], the candidate entries of a row */
     double *x;           /* [vocab] sampling */
+    double *q;           /* [vocab] the draft's, of rejection */
     int32_t *ids;        /* [vocab] */
 };
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
@@ -142,6 +143,14 @@ static void discard(di_stream *s, const void *host, uint64_t size) {
     if (begin < end) (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
+/* Operations are done when their call returns. */
+static void stamp(di_stream *s, double *host) {
+    struct timespec now;
+    (void)s;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *host = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 static uint64_t mark(di_stream *s) { return ++s->marks; }
 
 static di_status wait_mark(di_stream *s, uint64_t point, di_error *error) {
@@ -203,6 +212,7 @@ di_status di_backend_create_cpu(di_numerics numerics, const di_cpu_options *opti
         .copy = copy,
         .fill = fill,
         .discard = discard,
+        .stamp = stamp,
         .mark = mark,
         .wait = wait_mark,
         .destroy = destroy,

@@ -25,12 +25,14 @@ void cpu_op_step_end(di_stream *s, const di_step_end_args *args) {
     const di_row *rows = cpu_at(b->rows);
     const int32_t *pos = cpu_at(b->pos), *token = cpu_at(b->token);
     int32_t *length = cpu_at(b->length), *history = cpu_at(args->history);
+    int32_t *n_valid = cpu_at(b->n_valid);
     for (int32_t t = 0; t < b->n_rows; t++) {
-        if (pos[t] < 0) continue;
+        if (pos[t] < 0 || rows[t].offset >= n_valid[rows[t].slot]) continue;
         history[(int64_t)rows[t].slot * args->history_slots + pos[t] % args->history_slots] =
             token[t];
         length[rows[t].slot]++;
     }
+    for (int32_t t = 0; t < b->n_rows; t++) n_valid[rows[t].slot] = INT32_MAX;
 }
 
 void cpu_op_rewind(di_stream *s, const di_rewind_args *args) {

@@ -32,7 +32,7 @@ uint64_t cpu_shared_bytes(const di_limits *l) {
                      + (uint64_t)l->q_rank + 5 * d + 3 * (uint64_t)l->index_dim +
                      (uint64_t)l->index_heads * ((uint64_t)l->index_dim + 2) + (uint64_t)l->o_low +
                      2 * (uint64_t)l->inner + width + (2 + hc) * hc + 2 * (uint64_t)l->n_experts +
-                     64;
+                     2 * DI_OPS_MAX_BLOCK + 64;
     uint64_t floats = rows * a_row + picks * (2 * (uint64_t)l->inner + 96) + 2 * hc * width +
                       4 * (width + d + (uint64_t)l->q_rank) + 3 * hc * hc;
     uint64_t pointers = 16 * picks + 32 * rows;
@@ -70,6 +70,7 @@ static uint64_t lay_out(const di_limits *l, uint8_t *memory, cpu_scratch *out) {
     out->sort_keys = region(&r, 4 * entries);
     out->list = region(&r, 4 * entries);
     out->x = region(&r, 8 * vocab);
+    out->q = region(&r, 8 * vocab);
     out->ids = region(&r, 4 * vocab);
     return r.used;
 }

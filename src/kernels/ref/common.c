@@ -36,7 +36,8 @@ uint64_t ref_workspace_bytes(const di_limits *m) {
     uint64_t experts = 3 * (uint64_t)m->width + 4 * (uint64_t)m->inner + 8;
     uint64_t attention = 5 * (uint64_t)m->head_dim + (uint64_t)m->q_rank + (uint64_t)m->o_low;
     uint64_t index = queries + 2 * (uint64_t)m->index_heads + 3 * (uint64_t)m->index_dim;
-    uint64_t per_row = 2 * k + experts + attention + index + (uint64_t)m->n_experts;
+    uint64_t per_row =
+        2 * k + experts + attention + index + (uint64_t)m->n_experts + DI_OPS_MAX_BLOCK + 2;
     uint64_t entries =
         4 * (uint64_t)m->max_entries + 4 * (uint64_t)m->top_blocks + 4 * (uint64_t)m->index_top_k;
     uint64_t once = 4 * k + 2 * heads + (REF_BLOCK + 8) * ((uint64_t)m->head_dim + 8) +

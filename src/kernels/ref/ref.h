@@ -148,6 +148,17 @@ void ref_attention_end(const di_stream *s, ref_attention *at, const di_vector *s
 void ref_pool_group(const di_stream *s, const double *const *kv, const double *const *gate,
                     int32_t ratio, int64_t width, double *out);
 
+/* Of out row i: how it is sampled; its logits after all processors, with -inf where not kept (at
+ * temperature 0 all but the most likely id). False: no distribution. x [vocab]; takes workspace. */
+static inline const di_sample_params *ref_params(const di_stream *s, const di_sample_args *args,
+                                                 int64_t i) {
+    const di_sample_params *params = ref_at(s, args->params);
+    return params + (ref_none(args->param_of) ? i : ref_ints(s, args->param_of)[i]);
+}
+bool ref_process(di_stream *s, const di_sample_args *args, int64_t i, const double *logits,
+                 double *x);
+double ref_log_softmax(const double *logits, int32_t n, int32_t id);
+
 double ref_swiglu_value(const di_stream *s, double gate, double up, double limit, double weight);
 
 void ref_collapse_row(const di_stream *s, const double *streams, const double *pre, int32_t hc,

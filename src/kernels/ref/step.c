@@ -19,13 +19,15 @@ void ref_step_begin(di_stream *s, const di_step_begin_args *args) {
 void ref_step_end(di_stream *s, const di_step_end_args *args) {
     const di_batch *b = &args->batch;
     const di_row *rows = ref_at(s, b->rows);
+    int32_t *n_valid = ref_ints(s, b->n_valid);
     for (int32_t t = 0; t < b->n_rows; t++) {
         int32_t pos = ref_ints(s, b->pos)[t], slot = rows[t].slot;
-        if (pos < 0) continue;
+        if (pos < 0 || rows[t].offset >= n_valid[slot]) continue;
         int64_t at = (int64_t)slot * args->history_slots + pos % args->history_slots;
         ref_ints(s, args->history)[at] = ref_ints(s, b->token)[t];
         ref_ints(s, b->length)[slot] += 1;
     }
+    for (int32_t t = 0; t < b->n_rows; t++) n_valid[rows[t].slot] = INT32_MAX;
 }
 
 void ref_rewind(di_stream *s, const di_rewind_args *args) {

@@ -2,8 +2,8 @@
  *
  * A property runs over seeds 1..n; DI_SEED=n in the environment runs that one alone.
  */
-#ifndef TESTS_ENGINE_SPEC_SUPPORT_H
-#define TESTS_ENGINE_SPEC_SUPPORT_H
+#ifndef DI_TESTS_SUPPORT_SPEC_SUPPORT_H
+#define DI_TESTS_SUPPORT_SPEC_SUPPORT_H
 
 #include <math.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* The three laws of acceptance. */
-#include "engine/spec_verify.h"
+/* Rejection sampling of one draft. */
+#include "kernels/reject.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -9,27 +9,21 @@
 
 static const double tiny_residual = 1e-8;
 
-int32_t di_spec_accept_equal(const int32_t *drafts, const int32_t *tokens, int32_t n) {
-    int32_t accepted = 0;
-    while (accepted < n && drafts[accepted] == tokens[accepted]) accepted++;
-    return accepted;
-}
-
-int32_t di_spec_argmax(const double *logits, int32_t vocab) {
-    int32_t best = DI_SPEC_NO_TOKEN;
+int32_t di_reject_argmax(const double *logits, int32_t vocab) {
+    int32_t best = DI_NO_TOKEN;
     for (int32_t id = 0; id < vocab; id++) {
-        if (isnan(logits[id]) || logits[id] == INFINITY) return DI_SPEC_NO_TOKEN;
+        if (isnan(logits[id]) || logits[id] == INFINITY) return DI_NO_TOKEN;
         if (logits[id] == -INFINITY) continue;
         if (best < 0 || logits[id] > logits[best]) best = id;
     }
     return best;
 }
 
-int32_t di_spec_sample(const double *logits, int32_t vocab, uint64_t seed, int64_t position) {
-    int32_t token = DI_SPEC_NO_TOKEN;
+int32_t di_reject_sample(const double *logits, int32_t vocab, uint64_t seed, int64_t position) {
+    int32_t token = DI_NO_TOKEN;
     double best = 0;
     for (int32_t id = 0; id < vocab; id++) {
-        if (isnan(logits[id]) || logits[id] == INFINITY) return DI_SPEC_NO_TOKEN;
+        if (isnan(logits[id]) || logits[id] == INFINITY) return DI_NO_TOKEN;
         if (logits[id] == -INFINITY) continue;
         double y = logits[id] + di_gumbel(seed, position, id);
         if (token < 0 || y > best) best = y, token = id;
@@ -37,7 +31,7 @@ int32_t di_spec_sample(const double *logits, int32_t vocab, uint64_t seed, int64
     return token;
 }
 
-uint64_t di_spec_seed(uint64_t seed, di_spec_purpose purpose, int64_t number) {
+uint64_t di_noise_seed(uint64_t seed, di_noise_purpose purpose, int64_t number) {
     uint32_t words[4];
     /* The sampler's noise has an id in the high counter, below 2^31: the top bit sets this apart.
      */
@@ -50,7 +44,7 @@ uint64_t di_spec_seed(uint64_t seed, di_spec_purpose purpose, int64_t number) {
 /* log sum exp, so that probability(x) = exp(logit - result); NaN when the row is no distribution.
  */
 static double log_total(const double *logits, int32_t vocab) {
-    int32_t top = di_spec_argmax(logits, vocab);
+    int32_t top = di_reject_argmax(logits, vocab);
     if (top < 0) return NAN;
     double sum = 0;
     for (int32_t id = 0; id < vocab; id++) sum += exp(logits[id] - logits[top]);
@@ -70,7 +64,7 @@ static double chance(const proposal *q, int32_t id) {
 }
 
 static bool accepts(const proposal *q, double p_draft, uint64_t seed, int64_t position) {
-    uint64_t words = di_spec_seed(seed, DI_SPEC_ACCEPT, position);
+    uint64_t words = di_noise_seed(seed, DI_NOISE_ACCEPT, position);
     double u = di_uniform53((uint32_t)(words >> 32), (uint32_t)words);
     double q_draft = chance(q, q->draft);
     return q_draft > 0 && u * q_draft < p_draft; /* u in (0, 1): p = q always stands */
@@ -79,8 +73,8 @@ static bool accepts(const proposal *q, double p_draft, uint64_t seed, int64_t po
 /* A sample of max(p - q, 0), by Gumbel noise on its logarithm: no need to normalise. */
 static int32_t sample_residual(const double *p, double p_total, const proposal *q, int32_t vocab,
                                uint64_t seed, int64_t position) {
-    uint64_t noise = di_spec_seed(seed, DI_SPEC_RESIDUAL, 0);
-    int32_t token = DI_SPEC_NO_TOKEN;
+    uint64_t noise = di_noise_seed(seed, DI_NOISE_RESIDUAL, 0);
+    int32_t token = DI_NO_TOKEN;
     double best = 0, mass = 0;
     for (int32_t id = 0; id < vocab; id++) {
         double left = exp(p[id] - p_total) - chance(q, id);
@@ -89,31 +83,23 @@ static int32_t sample_residual(const double *p, double p_total, const proposal *
         mass += left;
         if (token < 0 || y > best) best = y, token = id;
     }
-    return mass > tiny_residual ? token : di_spec_sample(p, vocab, noise, position);
+    return mass > tiny_residual ? token : di_reject_sample(p, vocab, noise, position);
 }
 
-di_spec_verdict di_spec_reject(const di_spec_rejection *round) {
-    for (int32_t i = 0; i < round->n; i++) {
-        const double *p = round->p + (int64_t)i * round->vocab;
-        int64_t position = round->position + i;
-        proposal q = {.draft = round->drafts[i]};
-        double p_total = log_total(p, round->vocab);
-        if (round->q != NULL) {
-            q.logits = round->q + (int64_t)i * round->vocab;
-            q.total = log_total(q.logits, round->vocab);
-        }
-        if (isnan(p_total) || isnan(q.total)) return (di_spec_verdict){i, DI_SPEC_NO_TOKEN};
-        bool known = q.draft >= 0 && q.draft < round->vocab;
-        if (known && accepts(&q, exp(p[q.draft] - p_total), round->seed, position)) continue;
-        return (di_spec_verdict){i, sample_residual(p, p_total, &q, round->vocab, round->seed,
-                                                    position)};
-    }
-    const double *p = round->p + (int64_t)round->n * round->vocab;
-    return (di_spec_verdict){round->n, di_spec_sample(p, round->vocab, round->seed,
-                                                      round->position + round->n)};
+di_verdict di_reject_draft(const double *p, const double *q_logits, int32_t vocab, int32_t draft,
+                           uint64_t seed, int64_t position) {
+    proposal q = {.logits = q_logits, .draft = draft};
+    double p_total = log_total(p, vocab);
+    if (q_logits != NULL) q.total = log_total(q_logits, vocab);
+    if (isnan(p_total)) return (di_verdict){false, DI_NO_TOKEN};
+    if (isnan(q.total)) return (di_verdict){false, di_reject_sample(p, vocab, seed, position)};
+    bool known = draft >= 0 && draft < vocab;
+    if (known && accepts(&q, exp(p[draft] - p_total), seed, position))
+        return (di_verdict){true, draft};
+    return (di_verdict){false, sample_residual(p, p_total, &q, vocab, seed, position)};
 }
 
-double di_spec_overlap(const double *p, const double *q, int32_t vocab) {
+double di_reject_overlap(const double *p, const double *q, int32_t vocab) {
     double p_total = log_total(p, vocab), q_total = log_total(q, vocab), sum = 0;
     for (int32_t id = 0; id < vocab; id++) sum += fmin(exp(p[id] - p_total), exp(q[id] - q_total));
     return sum;
