@@ -32,8 +32,9 @@ typedef struct options {
 } options;
 
 static int usage(void) {
-    fprintf(stderr, "usage: kernelcheck [--bench] [--backend cpu|ref|late] [--op NAME] [--seed N] "
-                    "[--rounds N] [--threads N]\n");
+    fprintf(stderr,
+            "usage: kernelcheck [--bench] [--backend cpu|ref|late|queue] [--op NAME] [--seed N] "
+            "[--rounds N] [--threads N]\n");
     return 2;
 }
 
@@ -62,7 +63,7 @@ static bool parse(int argc, char **argv, options *out) {
         }
     }
     return strcmp(out->backend, "cpu") == 0 || strcmp(out->backend, "ref") == 0 ||
-           strcmp(out->backend, "late") == 0;
+           strcmp(out->backend, "late") == 0 || strcmp(out->backend, "queue") == 0;
 }
 
 /* Large enough for every case of the checks, of the bench where it is asked for. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/formats.h"
+#include "kernels/queue.h"
 #include "support/late_backend.h"
 
 enum { GUARD = 128, GUARD_BYTE = 0xC5, FRESH_BYTE = 0xA7 };
@@ -31,10 +32,12 @@ bool device_open(device *d, const char *name, di_numerics numerics, int32_t n_th
         status = di_backend_create_ref(numerics, &d->backend, &error);
     } else if (strcmp(name, "late") == 0) {
         status = late_backend_create(numerics, &d->backend, &error);
-    } else if (strcmp(name, "cpu") == 0) {
+    } else if (strcmp(name, "cpu") == 0 || strcmp(name, "queue") == 0) {
         di_cpu_options options = {n_threads, 0, ~0u};
         status = di_backend_create_cpu(numerics, &options, &d->backend, &error);
         if (status == DI_ERR_UNSUPPORTED) return false;
+        must(status, &error);
+        if (name[0] == 'q') status = di_backend_create_queue(d->backend, &d->backend, &error);
     }
     must(status, &error);
     return true;

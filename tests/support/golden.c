@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/queue.h"
 #include "support/late_backend.h"
 
 static void must(di_status status, const di_error *error) {
@@ -21,7 +22,10 @@ static void create_backend(test_model *m, const test_model_options *o) {
     switch (o->backend) {
     case TEST_REF: must(di_backend_create_ref(o->numerics, &m->backend, &error), &error); break;
     case TEST_CPU:
+    case TEST_QUEUE:
         must(di_backend_create_cpu(o->numerics, &cpu, &m->backend, &error), &error);
+        if (o->backend == TEST_QUEUE)
+            must(di_backend_create_queue(m->backend, &m->backend, &error), &error);
         break;
     case TEST_LATE: must(late_backend_create(o->numerics, &m->backend, &error), &error); break;
     }

@@ -5,7 +5,8 @@
 
 #include "model/model.h"
 
-typedef enum test_backend { TEST_REF, TEST_CPU, TEST_LATE } test_backend;
+/* TEST_QUEUE: "cpu" behind a queue. */
+typedef enum test_backend { TEST_REF, TEST_CPU, TEST_LATE, TEST_QUEUE } test_backend;
 
 typedef struct test_model {
     di_backend *backend;
@@ -17,7 +18,7 @@ typedef struct test_model {
 typedef struct test_model_options {
     test_backend backend;
     di_numerics numerics;
-    int32_t n_threads;          /* cpu; 0: 1 thread */
+    int32_t n_threads;          /* cpu, queue; 0: 1 thread */
     di_context_options context; /* n_slots 0: defaults with max_rows = max_out = 1024 */
 } test_model_options;
 
