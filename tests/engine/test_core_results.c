@@ -222,16 +222,21 @@ static void run_some(test_model *m, run_choice out[4]) {
     run_core_destroy(core);
 }
 
-static void test_late(void **state) {
-    (void)state;
+static void check_later(test_backend at_once, test_backend later, const char *how) {
     static run_choice choices[2][4];
     for (int late = 0; late < 2; late++) {
         test_model m;
-        run_open_model(&m, TINY_A, late ? TEST_LATE : TEST_REF, DI_NUMERICS_FLOAT, 1);
+        run_open_model(&m, TINY_A, late ? later : at_once, DI_NUMERICS_FLOAT, 1);
         run_some(&m, choices[late]);
         test_model_close(&m);
     }
-    for (int i = 0; i < 4; i++) run_expect_same(&choices[1][i], &choices[0][i], "late");
+    for (int i = 0; i < 4; i++) run_expect_same(&choices[1][i], &choices[0][i], how);
+}
+
+static void test_late(void **state) {
+    (void)state;
+    check_later(TEST_REF, TEST_LATE, "late");
+    check_later(TEST_CPU, TEST_QUEUE, "queue");
 }
 
 int main(void) {

@@ -60,6 +60,7 @@ static void test_two_contexts(void **state) {
     check_two(TEST_CPU);
     check_two(TEST_REF);
     check_two(TEST_LATE);
+    check_two(TEST_QUEUE);
 }
 
 static void refused(const test_model *m, di_context_options options, di_status status,

@@ -291,6 +291,7 @@ static void test_row_invariance(void **state) {
     check_company("tiny-a", TEST_CPU);
     check_company("tiny-b", TEST_CPU);
     check_company("tiny-b", TEST_LATE);
+    check_company("tiny-b", TEST_QUEUE);
 }
 
 /* Drafting, then wrong rows that are rewound: the next logits and drafts as if nothing had been. */

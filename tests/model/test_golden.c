@@ -270,7 +270,7 @@ static void check_prompt(suite *s, const char *prompt) {
 }
 
 static void run_suite(const char *name, test_backend backend) {
-    suite s = {.name = name, .backend = backend, .exact = backend != TEST_CPU};
+    suite s = {.name = name, .backend = backend, .exact = backend == TEST_REF};
     char path[1024];
     di_error error;
     snprintf(path, sizeof path, "tests/data/golden/%s/model", name);
@@ -309,12 +309,16 @@ static void test_fast_tiny_b(void **state) {
     run_suite("tiny-b", TEST_CPU);
 }
 
+static void test_queued_tiny_b(void **state) {
+    (void)state;
+    run_suite("tiny-b", TEST_QUEUE);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_twins_tiny_a),
-        cmocka_unit_test(test_twins_tiny_b),
-        cmocka_unit_test(test_fast_tiny_a),
-        cmocka_unit_test(test_fast_tiny_b),
+        cmocka_unit_test(test_twins_tiny_a),  cmocka_unit_test(test_twins_tiny_b),
+        cmocka_unit_test(test_fast_tiny_a),   cmocka_unit_test(test_fast_tiny_b),
+        cmocka_unit_test(test_queued_tiny_b),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,23 +173,21 @@ static void test_twins(void **state) {
     check(&(setup){TINY_B, TEST_REF, DI_NUMERICS_RELEASE, 40, 1});
 }
 
-/* The boundary holds on a backend that runs everything later, on another thread, in memory that the
- * model cannot read: the same bits as the twins. */
-static void test_late(void **state) {
-    (void)state;
+/* The same bits from a backend that computes later, on another thread, as from one that does not. */
+static void check_later(test_backend at_once, test_backend later, const char *how) {
     int32_t ids[40];
     for (int numerics = 0; numerics < 2; numerics++) {
         float *logits[2];
         for (int late = 0; late < 2; late++) {
             test_model m;
-            setup s = {TINY_A, late ? TEST_LATE : TEST_REF, (di_numerics)numerics, 40, 1};
-            open_model(&m, &s, 1);
+            setup s = {TINY_A, late ? later : at_once, (di_numerics)numerics, 40, 1};
+            open_model(&m, &s, 2);
             make_ids(&m, 0, ids, 40);
             logits[late] = test_feed_all(&m, 0, ids, 40);
             if (late) {
                 check_one_by_one(&m, 2, ids, 40, logits[0]);
                 check_company(&m, 40, 5, logits[0]);
-                expect_rows(&m, logits[1], logits[0], 0, 40, "late");
+                expect_rows(&m, logits[1], logits[0], 0, 40, how);
             }
             test_model_close(&m);
         }
@@ -198,11 +196,22 @@ static void test_late(void **state) {
     }
 }
 
+/* The boundary holds where the model cannot even read the memory, too. */
+static void test_late(void **state) {
+    (void)state;
+    check_later(TEST_REF, TEST_LATE, "late");
+}
+
+static void test_queue(void **state) {
+    (void)state;
+    check_later(TEST_CPU, TEST_QUEUE, "queue");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cpu_float), cmocka_unit_test(test_cpu_release),
         cmocka_unit_test(test_cpu_demo),  cmocka_unit_test(test_twins),
-        cmocka_unit_test(test_late),
+        cmocka_unit_test(test_late),      cmocka_unit_test(test_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,6 +97,7 @@ static void test_snapshots(void **state) {
     check(TINY_B, TEST_CPU);
     check(TINY_A, TEST_REF);
     check(TINY_B, TEST_LATE);
+    check(TINY_A, TEST_QUEUE);
 }
 
 /* Two sequences share their whole pages; the unfinished one is copied. */
