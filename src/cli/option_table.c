@@ -117,7 +117,7 @@ const di_option di_options[DI_N_OPTIONS] = {
 
     [DI_OPT_TEMPERATURE] = {.name = "temperature", .type = DI_TYPE_REAL,
         .group = DI_GROUP_SAMPLING, .value = "X", .min = 0, .max = 100,
-        .default_note = FROM_MODEL("1"), .verbs = RUN | CHAT,
+        .default_note = FROM_MODEL("1") "; eval: 0", .verbs = RUN | CHAT | EVAL,
         .help = "Higher is more varied; 0 always takes the most likely token."},
     [DI_OPT_TOP_K] = {.name = "top-k", .type = DI_TYPE_INT, .group = DI_GROUP_SAMPLING,
         .value = "N", .min = 0, .max = 2147483647.0, .default_note = FROM_MODEL("0"),
@@ -169,7 +169,7 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "The results. A file that has some already is gone on with."},
 
     [DI_OPT_SCENARIO] = {.name = "scenario", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
-        .value = "LIST", .default_value = "prefill,decode,latency,cache,gap", .verbs = BENCH,
+        .value = "LIST", .default_value = "prefill,decode,row,latency,gap", .verbs = BENCH,
         .help = "What to measure, separated by commas: prefill, decode, row, latency, cache, cut, "
                 "speculation, gap, or all."},
     [DI_OPT_PAIRS] = {.name = "pairs", .type = DI_TYPE_INT, .group = DI_GROUP_PROMPT,
@@ -196,15 +196,15 @@ const di_option di_options[DI_N_OPTIONS] = {
         .verbs = BENCH | EVAL,
         .help = "Task files, separated by commas: names in that folder, or paths of JSONL files."},
     [DI_OPT_TEXT] = {.name = "text", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
-        .value = "FILE", .default_note = "the tasks alone", .verbs = EVAL,
-        .help = "A text whose perplexity is measured."},
+        .value = "FILE", .default_note = "those of that folder, or none with --tasks",
+        .verbs = EVAL, .help = "A text whose perplexity is measured. - reads stdin."},
     [DI_OPT_COMPARE] = {.name = "compare", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
         .value = "SETTINGS", .default_note = "nothing is compared", .verbs = EVAL,
-        .help = "Options for a second run whose results are compared with the first, such as "
-                "\"replay=bounded\"."},
+        .help = "Settings to run one after the other and to compare with the first, separated by "
+                "commas: options of the machine as NAME=VALUE, several of them joined by +."},
     [DI_OPT_LIMIT] = {.name = "limit", .type = DI_TYPE_INT, .group = DI_GROUP_PROMPT,
         .value = "N", .unit = "lines", .min = 1, .max = 1073741824.0, .default_note = "all",
-        .verbs = BENCH | EVAL, .help = "The first N lines of each task file."},
+        .verbs = BENCH | EVAL, .help = "The first N lines of each task file, rows of a text."},
 
     [DI_OPT_IDS] = {.name = "ids", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
         .value = "FILE", .default_note = "the text is an argument", .verbs = SCORE,

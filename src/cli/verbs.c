@@ -38,10 +38,14 @@ static const char *const bench_examples[] =
      "a slice of full width, without files",
      NULL};
 
-static const char *const eval_examples[] = {"deepinfer eval models/demo",
-                                            "accuracy over the model's task files",
-                                            "deepinfer eval MODEL --text book.txt",
-                                            "perplexity of a text", NULL};
+static const char *const eval_examples[] =
+    {"deepinfer eval models/demo",
+     "accuracy over the model's task files, perplexity of its text",
+     "deepinfer eval MODEL --tasks mine.jsonl --json",
+     "one's own tasks, for programs",
+     "deepinfer eval models/demo --tasks needle,copy --compare replay=exact,replay=bounded",
+     "what a faster replay costs",
+     NULL};
 
 static const char *const tokenize_examples[] = {"deepinfer tokenize MODEL \"Hello\"",
                                                 "ids, separated by spaces",
@@ -125,8 +129,21 @@ const di_verb di_verbs[] = {
      "everything is one document on stdout. Ctrl-C stops; what is done is printed.",
      bench_examples, di_cmd_bench},
     {DI_VERB_EVAL, "eval", "MODEL", 1, 1, "accuracy over task files, perplexity of a text",
-     "Answers the lines of task files, many at a time, and counts the answers that are right. A task "
-     "file is JSONL.",
+     "Answers the lines of task files, many at a time and with the most likely tokens unless "
+     "--temperature says otherwise, and prints for each file the share of right answers with its 95 % "
+     "interval, and the share of answers whose whole text, the thinking included, is the expected one. "
+     "Of a text it prints nats a token and perplexity, over rows of 1024 tokens. Without --tasks and "
+     "--text it takes the files of MODEL/eval: *.jsonl are tasks, *.txt texts. An answer has at most "
+     "512 tokens unless --max-tokens or its line says otherwise.\n\n"
+     "A task file has one JSON object a line: messages (and tools) or prompt, mode (thinking or chat), "
+     "reasoning_effort, answer, tool_calls, completion, max_tokens, and judge (exact, contains, number, "
+     "json or calls). A line that is wrong is told on stderr and left out; the exit code is 1 then.\n\n"
+     "--compare runs everything once for each setting, such as replay=exact,replay=bounded or "
+     "max-batch=1,max-batch=32+spec=off, and prints what differs from the first: accuracy and nats with "
+     "paired 95 % intervals, and how many answers are the same to the last token. Every prompt is "
+     "read once before it is measured, so that it is found in the cache, and there is no window cache "
+     "unless --window-cache says otherwise; of a text's rows the second half is measured then.\n\n"
+     "Ctrl-C stops; what is done is printed.",
      eval_examples, di_cmd_eval},
     {DI_VERB_TOKENIZE, "tokenize", "MODEL [TEXT]", 1, 2, "text to token ids and back",
      "Prints the ids of TEXT on one line. With - or without TEXT it is read from stdin, all bytes of "
