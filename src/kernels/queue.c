@@ -222,6 +222,11 @@ static void run_upload(di_stream *s, const void *body) {
     s->inner->upload(s->inner->stream, t->to, t + 1, t->size);
 }
 
+static void run_stamp(di_stream *s, const void *body) {
+    const queue_transfer *t = body;
+    s->inner->stamp(s->inner->stream, t->host);
+}
+
 static void run_download(di_stream *s, const void *body) {
     const queue_transfer *t = body;
     s->inner->download(s->inner->stream, t->host, t->from, t->size);
@@ -259,6 +264,10 @@ static void enqueue_transfer(di_stream *s, void (*run)(di_stream *, const void *
     queue_transfer *t = begin_job(s, run, sizeof *t);
     *t = transfer;
     publish(s);
+}
+
+static void stamp(di_stream *s, double *host) {
+    enqueue_transfer(s, run_stamp, (queue_transfer){.host = host, .size = sizeof *host});
 }
 
 static void download(di_stream *s, void *host, di_ptr from, uint64_t size) {
@@ -370,6 +379,7 @@ static queue_backend *create_stopped(di_backend *inner) {
         .bind = bind,
         .upload = upload,
         .download = download,
+        .stamp = stamp,
         .copy = copy,
         .fill = fill,
         .discard = discard,
