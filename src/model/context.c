@@ -86,6 +86,9 @@ static di_status check_options(const di_config *config, const di_context_options
     if (o->drafts && config->num_nextn_predict_layers == 0) {
         return di_fail(error, DI_ERR_USAGE, "this model has no draft layers");
     }
+    if (o->reject && !o->drafts) {
+        return di_fail(error, DI_ERR_USAGE, "context: rejection sampling needs drafts");
+    }
     return DI_OK;
 }
 
@@ -174,12 +177,17 @@ di_status di_context_create(di_model *model, const di_context_options *options, 
     context->closed = calloc((size_t)options->n_slots, sizeof *context->closed);
     context->seen = calloc((size_t)options->n_slots, sizeof *context->seen);
     context->out_slots = calloc((size_t)options->max_out, sizeof *context->out_slots);
+    context->ahead = calloc((size_t)options->n_slots, DI_MAX_AHEAD * sizeof *context->ahead);
+    context->column = calloc((size_t)options->n_slots, sizeof *context->column);
+    context->blocks = calloc((size_t)options->n_slots, sizeof *context->blocks);
     if (!context->length || !context->margin || !context->seen || !context->out_slots ||
         !context->cut_from || !context->upper || !context->draft_params || !context->floor_lower ||
-        !context->floor_upper || !context->closed) {
+        !context->floor_upper || !context->closed || !context->ahead || !context->column ||
+        !context->blocks) {
         status = di_fail(error, DI_ERR_MEMORY, "out of memory: slots");
         goto done;
     }
+    for (int32_t i = 0; i < options->n_slots; i++) context->column[i] = -1;
     if (options->drafts) {
         size_t outs = (size_t)options->max_out;
         context->draft_tokens = calloc(outs, sizeof *context->draft_tokens);
@@ -218,6 +226,9 @@ void di_context_destroy(di_context *context) {
     free(context->draft_tokens);
     free(context->draft_confidence);
     free(context->seen);
+    free(context->ahead);
+    free(context->column);
+    free(context->blocks);
     free(context->out_slots);
     free(context);
 }
@@ -247,11 +258,14 @@ void di_context_reset(di_context *context, int32_t slot) {
     }
     context->length[slot] = 0;
     context->margin[slot] = 0;
+    context->column[slot] = -1;
+    for (int32_t i = 0; i < DI_MAX_AHEAD; i++) context->ahead[slot * DI_MAX_AHEAD + i] = 0;
     di_context_forget_replay(context, slot);
 }
 
 di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_error *error) {
     DI_TRY(di_slot_check(context, slot, error));
+    DI_TRY(di_settled_check(context, slot, error));
     if (n < 0 || n > context->margin[slot]) {
         return di_fail(error, DI_ERR_LIMIT,
                        "cannot take back %d tokens of slot %d: the margin is %d", n, slot,
@@ -267,28 +281,6 @@ di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_err
     context->length[slot] -= n;
     context->margin[slot] -= n;
     return DI_OK;
-}
-
-di_status di_context_read_samples(di_context *context, int32_t *tokens, float *logprobs,
-                                  di_error *error) {
-    if (!context->sampled) return di_fail(error, DI_ERR_USAGE, "the last step sampled nothing");
-    di_backend *backend = context->backend;
-    uint64_t bytes = (uint64_t)context->n_out * 4;
-    backend->download(backend->stream, tokens, context->at.sampled, bytes);
-    if (logprobs) backend->download(backend->stream, logprobs, context->at.logprob, bytes);
-    return di_backend_sync(backend, error);
-}
-
-di_status di_context_read_logits(di_context *context, float *logits, di_error *error) {
-    di_backend *backend = context->backend;
-    int64_t n = (int64_t)context->n_out * context->model->config.vocab_size;
-    di_ptr from = context->at.logits;
-    if (backend->f_bytes != 4) {
-        backend->ops->to_f32(backend->stream, &(di_to_f32_args){n, true, from, context->at.export});
-        from = context->at.export;
-    }
-    backend->download(backend->stream, logits, from, (uint64_t)n * 4);
-    return di_backend_sync(backend, error);
 }
 
 /* Through the row buffers of a step, which nothing else uses between steps. */

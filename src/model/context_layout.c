@@ -52,6 +52,10 @@ static void lay_out_step(planner *p, const di_config *c, const di_context_option
     at->sampled = take(p, outs, 4);
     at->logprob = take(p, outs, 4);
     at->sampled_slot = take(p, outs, 4);
+    at->blocks = take(p, slots, sizeof(di_block));
+    at->temperatures = take(p, DI_LAWS, (uint64_t)c->dspark_block_size * 4);
+    at->block_rows = take(p, slots, 4);
+    at->param_of = take(p, outs, 4);
     at->extra_at = take(p, outs, 4);
     at->n_extra = take(p, outs, 4);
 }
@@ -139,7 +143,8 @@ static void lay_out_drafts(planner *p, const di_config *c, const di_backend *bac
     uint64_t block = c->dspark_block_size > 0 ? (uint64_t)c->dspark_block_size : 1;
     at->drafts = take(p, outs, 4);
     at->draft_confidence = take(p, outs, backend->f_bytes);
-    at->draft_logits = take(p, outs / block * (uint64_t)c->vocab_size, backend->f_bytes);
+    uint64_t kept = o->reject ? outs : outs / block;
+    at->draft_logits = take(p, kept * (uint64_t)c->vocab_size, backend->f_bytes);
     at->draft_next = take(p, o->drafts ? (uint64_t)o->n_slots : 0, 4);
     at->draft_export = take(p, outs, 4);
 }

@@ -62,7 +62,7 @@ static void upload_params(const di_pass *p, const di_draft_step *step) {
                                                              .mask = -1};
         }
     }
-    di_pass_upload_sampling(p, &sampling);
+    di_pass_upload_sampling(p, &sampling, step->n);
 }
 
 /* The drafter's blocks and the base logits of all rows: first those of every sequence's first row,
@@ -88,17 +88,24 @@ static void base_logits(const di_pass *p, int32_t n) {
     for (int32_t k = 0; k < p->block; k++) {
         for (int32_t i = 0; i < n; i++) which[k * n + i] = i * p->block + k;
     }
-    di_pass_head(p, which, n * p->block, model->draft.norm);
+    p->context->backend->upload(p->stream, p->at->which, which, (uint64_t)(n * p->block) * 4);
+    di_pass_head(p, n * p->block, model->draft.norm);
 }
 
-/* Penalties of token k count the tokens before it: those at i, i + n, ... of `drafts`. */
-static void upload_extra(const di_pass *p, int32_t n) {
-    int32_t *ints = p->context->out_slots;
-    di_backend *backend = p->context->backend;
-    for (int32_t i = 0; i < n; i++) ints[i] = i;
-    backend->upload(p->stream, p->at->extra_at, ints, (uint64_t)n * 4);
-    for (int32_t i = 0; i < n * p->block; i++) ints[i] = i / n;
-    backend->upload(p->stream, p->at->n_extra, ints, (uint64_t)(n * p->block) * 4);
+/* Before token k of sequence i stand the drafts of its column, k of them. */
+static void upload_extra(const di_pass *p, int32_t n, int32_t k) {
+    int32_t *list = p->context->out_slots;
+    for (int32_t i = 0; i < n; i++) list[i] = k;
+    p->context->backend->upload(p->stream, p->at->n_extra, list, (uint64_t)n * 4);
+    if (k > 0) return;
+    for (int32_t i = 0; i < n; i++) list[i] = i;
+    p->context->backend->upload(p->stream, p->at->extra_at, list, (uint64_t)n * 4);
+}
+
+/* Where the logits of step k of the token loop are: kept for rejection, or each over the last. */
+static di_ptr logits_of(const di_pass *p, int32_t n, int32_t k) {
+    uint64_t step = (uint64_t)n * (uint64_t)p->config->vocab_size * p->context->backend->f_bytes;
+    return di_ptr_at(p->at->draft_logits, p->context->options.reject ? (uint64_t)k * step : 0);
 }
 
 /* Token k of every sequence, from token k - 1. */
@@ -123,19 +130,20 @@ static void pick_tokens(const di_pass *p, int32_t n, int32_t k) {
                                      .base = di_ptr_at(at->logits, done * vocab * f),
                                      .hidden = di_ptr_at(at->y, (uint64_t)k *
                                                                     (uint64_t)c->hidden_size * a),
-                                     .logits = at->draft_logits,
+                                     .logits = logits_of(p, n, k),
                                      .confidence = di_ptr_at(at->draft_confidence, done * f)});
+    upload_extra(p, n, k);
     p->ops->sample(p->stream, &(di_sample_args){.n_out = n,
                                                 .vocab = c->vocab_size,
                                                 .which = di_ptr_at(at->which, done * 4),
                                                 .pos = at->pos,
                                                 .first = at->first,
-                                                .logits = at->draft_logits,
+                                                .logits = logits_of(p, n, k),
                                                 .params = at->params,
                                                 .counts = counts,
                                                 .extra = at->drafts,
                                                 .extra_at = at->extra_at,
-                                                .n_extra = di_ptr_at(at->n_extra, done * 4),
+                                                .n_extra = at->n_extra,
                                                 .extra_stride = n,
                                                 .biases = at->biases,
                                                 .masks = at->masks,
@@ -147,7 +155,7 @@ static void pick_tokens(const di_pass *p, int32_t n, int32_t k) {
 static void keep_logits(const di_pass *p, int32_t n, int32_t k) {
     di_backend *backend = p->context->backend;
     int64_t count = (int64_t)n * p->config->vocab_size;
-    di_ptr from = p->at->draft_logits;
+    di_ptr from = logits_of(p, n, k);
     if (!p->context->draft_logits) return;
     if (backend->f_bytes != 4) {
         p->ops->to_f32(p->stream, &(di_to_f32_args){count, true, from, p->at->export});
@@ -171,7 +179,6 @@ di_status di_draft(di_context *context, const di_draft_step *step, di_error *err
                  block};
     upload_rows(&p, step);
     upload_params(&p, step);
-    upload_extra(&p, step->n);
     base_logits(&p, step->n);
     for (int32_t k = 0; k < block; k++) {
         pick_tokens(&p, step->n, k);
@@ -179,6 +186,8 @@ di_status di_draft(di_context *context, const di_draft_step *step, di_error *err
     }
     /* the heads of the token loop are the last stage's */
     di_pass_discard_layer(&p, c->num_hidden_layers + c->num_nextn_predict_layers - 1);
+    for (int32_t i = 0; i < context->options.n_slots; i++) context->column[i] = -1;
+    for (int32_t i = 0; i < step->n; i++) context->column[step->slots[i]] = i;
     context->n_drafts = step->n;
     context->n_out = 0; /* the step's logits are gone */
     context->sampled = false;
@@ -189,26 +198,48 @@ void di_context_keep_draft_logits(di_context *context, float *logits) {
     context->draft_logits = logits;
 }
 
+void di_context_fetch_drafts(di_context *context, int32_t *tokens, float *confidence) {
+    di_backend *backend = context->backend;
+    uint64_t count =
+        (uint64_t)context->n_drafts * (uint64_t)context->model->config.dspark_block_size;
+    di_ptr from = context->at.draft_confidence;
+    if (tokens) backend->download(backend->stream, tokens, context->at.drafts, count * 4);
+    if (!confidence) return;
+    if (backend->f_bytes != 4) {
+        backend->ops->to_f32(backend->stream, &(di_to_f32_args){(int64_t)count, true, from,
+                                                                context->at.draft_export});
+        from = context->at.draft_export;
+    }
+    backend->download(backend->stream, confidence, from, count * 4);
+}
+
 di_status di_context_read_drafts(di_context *context, int32_t *tokens, float *confidence,
                                  di_error *error) {
-    di_backend *backend = context->backend;
     int32_t n = context->n_drafts, block = context->model->config.dspark_block_size;
-    uint64_t count = (uint64_t)n * (uint64_t)block;
     if (n == 0) return di_fail(error, DI_ERR_USAGE, "nothing was drafted");
     /* Into the context's memory, which outlives the downloads also when waiting fails. */
     int32_t *by_step = context->draft_tokens;
     float *certain = context->draft_confidence;
-    backend->ops->to_f32(backend->stream,
-                         &(di_to_f32_args){(int64_t)count, true, context->at.draft_confidence,
-                                           context->at.draft_export});
-    backend->download(backend->stream, by_step, context->at.drafts, count * 4);
-    backend->download(backend->stream, certain, context->at.draft_export, count * 4);
-    DI_TRY(di_backend_sync(backend, error));
+    di_context_fetch_drafts(context, by_step, certain);
+    DI_TRY(di_backend_sync(context->backend, error));
     for (int32_t i = 0; i < n; i++) {
         for (int32_t k = 0; k < block; k++) {
             tokens[i * block + k] = by_step[k * n + i];
             if (confidence) confidence[i * block + k] = certain[k * n + i];
         }
     }
+    return DI_OK;
+}
+
+di_status di_context_put_drafts(di_context *context, const int32_t *tokens, di_error *error) {
+    int32_t n = context->n_drafts, block = context->model->config.dspark_block_size;
+    if (n == 0) return di_fail(error, DI_ERR_USAGE, "nothing was drafted");
+    DI_TRY(di_ids_check(context, "drafts", tokens, 0, (int64_t)n * block, error));
+    for (int32_t i = 0; i < n; i++) {
+        for (int32_t k = 0; k < block; k++)
+            context->draft_tokens[k * n + i] = tokens[i * block + k];
+    }
+    context->backend->upload(context->backend->stream, context->at.drafts, context->draft_tokens,
+                             (uint64_t)n * (uint64_t)block * 4);
     return DI_OK;
 }

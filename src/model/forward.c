@@ -84,7 +84,7 @@ static void observe(const di_pass *p, int32_t layer) {
 
 /* ---- The cut: from here on only the tail of a prompt runs ---- */
 
-/* Lists the rows that run above the cut; returns their number. */
+/* Lists the rows that run above the cut, those of blocks left out; returns their number. */
 static int32_t find_upper(di_context *context, const di_step *step) {
     int32_t n = 0;
     for (int32_t i = 0; i < step->n_rows; i++) {
@@ -93,30 +93,41 @@ static int32_t find_upper(di_context *context, const di_step *step) {
     return n;
 }
 
-/* Copies the streams and pre of the upper rows together: runs of rows, one a slot. */
-static void gather_upper(const di_pass *p, const di_step *step) {
-    const di_context *context = p->context;
-    di_backend *backend = context->backend;
+/* n rows of the step, from row `from` on, are rows `to` ... of the pass above the cut. */
+static void move_rows(const di_pass *p, uint64_t to, uint64_t from, uint64_t n) {
+    di_backend *backend = p->context->backend;
     uint64_t hc = (uint64_t)p->config->hc_mult;
     uint64_t stream_row = hc * (uint64_t)p->config->hidden_size * backend->a_bytes;
-    uint64_t pre_row = hc * backend->f_bytes, to = 0;
+    uint64_t pre_row = hc * backend->f_bytes;
+    if (n == 0) return;
+    backend->copy(p->stream, di_ptr_at(p->at->upper_streams, to * stream_row),
+                  di_ptr_at(p->at->streams, from * stream_row), n * stream_row);
+    backend->copy(p->stream, di_ptr_at(p->at->upper_pre, to * pre_row),
+                  di_ptr_at(p->at->pre, from * pre_row), n * pre_row);
+}
+
+/* Copies the streams and pre of the upper rows together: the blocks, then runs of rows, one a slot.
+ */
+static void gather_upper(const di_pass *p, const di_step *step) {
+    const di_context *context = p->context;
+    int32_t to = di_step_block_rows(step), first = to;
+    move_rows(p, 0, 0, (uint64_t)first);
     for (int32_t i = 0, n; i < step->n_rows; i += n) {
         n = 1;
         if (di_context_is_below_cut(context, &step->rows[i])) continue;
         while (i + n < step->n_rows && !di_context_is_below_cut(context, &step->rows[i + n])) n++;
-        uint64_t from = (uint64_t)i, rows = (uint64_t)n;
-        backend->copy(p->stream, di_ptr_at(p->at->upper_streams, to * stream_row),
-                      di_ptr_at(p->at->streams, from * stream_row), rows * stream_row);
-        backend->copy(p->stream, di_ptr_at(p->at->upper_pre, to * pre_row),
-                      di_ptr_at(p->at->pre, from * pre_row), rows * pre_row);
-        to += rows;
+        move_rows(p, (uint64_t)to, (uint64_t)first + (uint64_t)i, (uint64_t)n);
+        to += n;
     }
 }
 
 /* At the cut layer: every row publishes its entries; then the pass goes on with the upper rows
- * alone, in buffers of their own. */
-static void cut(di_pass *p, di_context_buffers *upper, const di_step *step, int32_t n_upper,
+ * alone, the n_listed in context->upper and those of blocks, in buffers of their own. */
+static void cut(di_pass *p, di_context_buffers *upper, const di_step *step, int32_t n_listed,
                 int32_t layer) {
+    di_backend *backend = p->context->backend;
+    int32_t n_first = di_step_block_rows(step), n_upper = n_first + n_listed;
+    uint64_t first_bytes = (uint64_t)n_first * sizeof(di_row);
     di_pass_sublayer_in(p, p->at->pre, p->context->model->blocks[layer].attn_norm);
     di_pass_compress(p, layer);
     p->published = layer;
@@ -129,19 +140,24 @@ static void cut(di_pass *p, di_context_buffers *upper, const di_step *step, int3
     upper->token = p->at->upper_token;
     upper->streams = p->at->upper_streams;
     upper->pre = p->at->upper_pre;
+    if (n_first > 0) backend->copy(p->stream, upper->rows, p->at->rows, first_bytes);
     p->at = upper;
     p->batch.n_rows = n_upper;
     p->batch.rows = upper->rows;
     p->batch.pos = upper->pos;
     p->batch.first = upper->first;
     p->batch.token = upper->token;
-    p->context->backend->upload(p->stream, upper->rows, p->context->upper,
-                                (uint64_t)n_upper * sizeof *p->context->upper);
+    if (n_listed > 0) {
+        backend->upload(p->stream, di_ptr_at(upper->rows, first_bytes), p->context->upper,
+                        (uint64_t)n_listed * sizeof *p->context->upper);
+    }
     p->ops->step_begin(p->stream, &(di_step_begin_args){p->batch});
 }
 
 /* Leaves p with the rows that went through all layers; upper: room for their buffers. */
-static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step, int32_t n_upper) {
+static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step) {
+    int32_t n_listed = find_upper(p->context, step);
+    int32_t n_upper = di_step_block_rows(step) + n_listed;
     const di_config *c = p->config;
     bool observed = p->context->options.drafts || p->context->tap;
     int32_t cut_layer = di_model_cut_layer(c);
@@ -151,7 +167,7 @@ static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step,
     engram_hash(p);
     for (int32_t layer = 0; layer < c->num_hidden_layers; layer++) {
         if (layer == cut_layer && p->context->options.replay) {
-            if (n_upper < step->n_rows) cut(p, upper, step, n_upper, layer);
+            if (n_listed < step->n_rows) cut(p, upper, step, n_listed, layer);
             if (n_upper == 0) break;
             p->batch.floor = p->at->floor_upper;
         }
@@ -163,11 +179,9 @@ static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step,
 }
 
 /* Logits of the rows that asked for them. */
-void di_pass_head(const di_pass *p, const int32_t *which, int32_t n_out, di_vector norm) {
+void di_pass_head(const di_pass *p, int32_t n_out, di_vector norm) {
     const di_config *c = p->config;
     const di_model *model = p->context->model;
-    di_backend *backend = p->context->backend;
-    backend->upload(p->stream, p->at->which, which, (uint64_t)n_out * 4);
     p->ops->head(p->stream, &(di_head_args){.n_out = n_out,
                                             .hc = c->hc_mult,
                                             .width = c->hidden_size,
@@ -186,12 +200,11 @@ void di_pass_head(const di_pass *p, const int32_t *which, int32_t n_out, di_vect
     di_pass_discard(p, &model->head_range);
 }
 
-void di_pass_upload_sampling(const di_pass *p, const di_step *step) {
+void di_pass_upload_sampling(const di_pass *p, const di_step *step, int32_t n_params) {
     di_backend *backend = p->context->backend;
     const di_context_buffers *at = p->at;
     uint64_t words = ((uint64_t)p->config->vocab_size + 31) / 32;
-    backend->upload(p->stream, at->params, step->params,
-                    (uint64_t)step->n_out * sizeof *step->params);
+    backend->upload(p->stream, at->params, step->params, (uint64_t)n_params * sizeof *step->params);
     if (step->n_biases) {
         backend->upload(p->stream, at->biases, step->biases,
                         (uint64_t)step->n_biases * sizeof *step->biases);
@@ -201,42 +214,65 @@ void di_pass_upload_sampling(const di_pass *p, const di_step *step) {
     }
 }
 
-static void sample(const di_pass *p, const di_step *step) {
-    di_context *context = p->context;
-    di_backend *backend = context->backend;
-    const di_context_buffers *at = p->at;
-    int32_t vocab = p->config->vocab_size, n = step->n_out;
-    di_pass_upload_sampling(p, step);
-    di_ptr counts = context->options.penalties ? at->counts : DI_NONE;
-    p->ops->sample(p->stream, &(di_sample_args){.n_out = n,
-                                                .vocab = vocab,
-                                                .which = at->which,
-                                                .pos = at->pos,
-                                                .first = at->first,
-                                                .logits = at->logits,
-                                                .params = at->params,
-                                                .counts = counts,
-                                                .biases = at->biases,
-                                                .masks = at->masks,
-                                                .next_token = at->next_token,
-                                                .token = at->sampled,
-                                                .logprob = at->logprob});
-    if (!context->options.penalties) return;
-    for (int32_t i = 0; i < n; i++) context->out_slots[i] = step->params[i].slot;
-    backend->upload(p->stream, at->sampled_slot, context->out_slots, (uint64_t)n * 4);
-    p->ops->tally(p->stream,
-                  &(di_tally_args){n, vocab, 1, false, at->sampled, at->sampled_slot, counts});
+/* ---- Results ---- */
+
+/* An array of one int32 for each listed row, behind those that allot wrote for the blocks. */
+static void upload_behind(const di_pass *p, const di_step *step, di_ptr array) {
+    uint64_t first = (uint64_t)di_step_block_rows(step) * 4;
+    p->context->backend->upload(p->stream, di_ptr_at(array, first), p->context->out_slots,
+                                (uint64_t)step->n_out * 4);
 }
 
-/* The rows that asked for logits, as rows of the pass above the cut. */
-static const int32_t *out_rows(di_context *context, const di_step *step) {
-    int32_t below = 0, next = 0;
+/* Which rows have results, as rows of the pass above the cut, and what sample must know of them. */
+static void list_results(const di_pass *p, const di_step *step) {
+    di_context *context = p->context;
+    int32_t *list = context->out_slots, first = di_step_block_rows(step), next = 0, below = 0;
+    if (step->n_out == 0) return;
     for (int32_t i = 0; i < step->n_out; i++) {
         for (; next < step->out_rows[i]; next++)
             below += di_context_is_below_cut(context, &step->rows[next]);
-        context->out_slots[i] = step->out_rows[i] - below;
+        list[i] = first + step->out_rows[i] - below;
     }
-    return context->out_slots;
+    upload_behind(p, step, p->at->which);
+    if (!step->params) return;
+    for (int32_t i = 0; i < step->n_out; i++) list[i] = step->n_blocks + i;
+    upload_behind(p, step, p->at->param_of);
+    for (int32_t i = 0; i < step->n_out; i++) list[i] = step->rows[step->out_rows[i]].slot;
+    upload_behind(p, step, p->at->sampled_slot);
+    for (int32_t i = 0; i < step->n_out; i++) list[i] = 0;
+    upload_behind(p, step, p->at->n_extra);
+    upload_behind(p, step, p->at->extra_at);
+}
+
+static void sample(const di_pass *p, const di_step *step, int32_t n) {
+    const di_context *context = p->context;
+    const di_context_buffers *at = p->at;
+    int32_t vocab = p->config->vocab_size;
+    di_ptr counts = context->options.penalties ? at->counts : DI_NONE;
+    const di_sample_args args = {.n_out = n,
+                                 .vocab = vocab,
+                                 .which = at->which,
+                                 .pos = at->pos,
+                                 .first = at->first,
+                                 .logits = at->logits,
+                                 .params = at->params,
+                                 .param_of = at->param_of,
+                                 .counts = counts,
+                                 .extra = at->token,
+                                 .extra_at = at->extra_at,
+                                 .n_extra = at->n_extra,
+                                 .extra_stride = 1,
+                                 .biases = at->biases,
+                                 .masks = at->masks,
+                                 .next_token = at->next_token,
+                                 .token = at->sampled,
+                                 .logprob = at->logprob};
+    di_pass_upload_sampling(p, step, step->n_blocks + step->n_out);
+    p->ops->sample(p->stream, &args);
+    di_pass_accept(p, step, &args);
+    if (!context->options.penalties) return;
+    p->ops->tally(p->stream,
+                  &(di_tally_args){n, vocab, 1, false, at->sampled, at->sampled_slot, counts});
 }
 
 /* The host's view of the slots after the step. */
@@ -247,6 +283,10 @@ static void advance(di_context *context, const di_step *step) {
         context->length[slot]++;
         if (context->margin[slot] < rollback) context->margin[slot]++;
     }
+    di_blocks_advance(context, step);
+    context->n_blocks = step->n_blocks;
+    context->n_out = di_step_block_rows(step) + step->n_out;
+    context->sampled = context->n_out > 0 && step->params;
 }
 
 di_batch di_pass_batch(const di_context *context, int32_t n_rows, di_ptr floor) {
@@ -263,18 +303,21 @@ di_status di_forward(di_context *context, const di_step *step, di_error *error) 
     const di_context_buffers *at = &context->at;
     di_backend *backend = context->backend;
     di_context_buffers upper;
-    int32_t n_upper = find_upper(context, step);
+    int32_t n_first = di_step_block_rows(step), n_results = n_first + step->n_out;
     di_pass p = {context, &context->model->config, at, backend->ops, backend->stream, {0}, -1, 0};
-    const di_batch all =
-        di_pass_batch(context, step->n_rows, context->options.replay ? at->floor_lower : DI_NONE);
+    const di_batch all = di_pass_batch(context, n_first + step->n_rows,
+                                       context->options.replay ? at->floor_lower : DI_NONE);
     p.batch = all;
-    backend->upload(p.stream, at->rows, step->rows, (uint64_t)step->n_rows * sizeof *step->rows);
-    backbone(&p, &upper, step, n_upper);
-    context->n_out = step->n_out;
-    context->sampled = step->n_out > 0 && step->params;
-    if (step->n_out > 0)
-        di_pass_head(&p, out_rows(context, step), step->n_out, context->model->norm);
-    if (context->sampled) sample(&p, step);
+    di_pass_allot(&p, step);
+    if (step->n_rows > 0) {
+        uint64_t first = (uint64_t)n_first * sizeof *step->rows;
+        backend->upload(p.stream, di_ptr_at(at->rows, first), step->rows,
+                        (uint64_t)step->n_rows * sizeof *step->rows);
+    }
+    backbone(&p, &upper, step);
+    list_results(&p, step);
+    if (n_results > 0) di_pass_head(&p, n_results, context->model->norm);
+    if (n_results > 0 && step->params) sample(&p, step, n_results);
     p.ops->step_end(p.stream, &(di_step_end_args){all, at->history, context->history_slots});
     advance(context, step);
     return DI_OK;

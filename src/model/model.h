@@ -66,6 +66,7 @@ typedef struct di_context_options {
     bool penalties;      /* keep counts of ids for penalties: 4 V bytes a slot; default true */
     bool replay;         /* allow di_context_resume and di_context_cut; default false */
     bool drafts;         /* keep the draft layers' windows, allow di_draft; default false */
+    bool reject;         /* keep the logits of drafts, for rejection sampling; default false */
     int32_t n_pages; /* of 64 tokens, shared by all slots (di_context_set_pages); 0 (default): every
                         slot has its own for a full context */
     uint64_t max_bytes; /* upper bound of what create may take; 0: none */
@@ -139,28 +140,80 @@ di_status di_context_resume(di_context *context, int32_t slot, const int32_t *id
 
 /* ---- The step ---- */
 
+/* A sequence that decodes: its row is the token that was sampled last (next_token), and behind it
+ * stand up to `most` drafts of the last di_draft. How many of them are verified, and how many
+ * tokens come out, the device decides; the host hears of it later (di_context_settle). */
+typedef struct di_decode {
+    int32_t slot;
+    int32_t most; /* 0, or up to dspark_block_size for slots of the last di_draft */
+    int32_t law;  /* which of the temperatures, 0 .. DI_LAWS - 1 */
+    bool reject; /* drafts are accepted by rejection sampling: needs options.reject, and drafts that
+                     were sampled with DI_NOISE_ROUND */
+} di_decode;
+
 typedef struct di_step {
-    const di_row *rows; /* n_rows; rows of a slot contiguous, offsets 0, 1, 2, ... */
+    const di_decode *blocks; /* n_blocks of different slots */
+    int32_t n_blocks;
+    int32_t n_drafts; /* verified in this step, at most the sum of `most`: see di_allot_args */
+    const float *temperatures; /* [DI_LAWS][dspark_block_size], when n_drafts > 0 */
+    const di_row
+        *rows; /* n_rows, of other slots; rows of a slot contiguous, offsets 0, 1, 2, ... */
     int32_t n_rows;
-    const int32_t *out_rows; /* rows whose logits are wanted, ascending; n_out of them */
+    const int32_t *out_rows; /* of rows, whose logits are wanted, ascending; n_out of them */
     int32_t n_out;
-    const di_sample_params *params; /* [n_out], or NULL: logits only, nothing is sampled */
-    const di_logit_bias *biases;    /* n_biases, referred to by params */
+    /* [n_blocks + n_out], or NULL without blocks: logits only, nothing is sampled */
+    const di_sample_params *params;
+    const di_logit_bias *biases; /* n_biases, referred to by params */
     int32_t n_biases;
     const uint32_t *masks; /* [n_masks][ceil(V / 32)], referred to by params */
     int32_t n_masks;
 } di_step;
 
 /* Checks the step (DI_ERR_LIMIT, DI_ERR_USAGE), then enqueues the forward pass, sampling included.
- */
+ * It has n_blocks + n_drafts + n_rows rows, at most max_rows, and n_blocks + n_drafts + n_out
+ * results, at most max_out: those of the blocks first, block by block. */
 di_status di_forward(di_context *context, const di_step *step, di_error *error);
 
 /* Results of the last di_forward; each waits for it. */
-/* tokens [n_out] (-1 dead, -2 no finite logit), logprobs [n_out] or NULL. */
+/* tokens [results] (-1 dead or not accepted, -2 no finite logit), logprobs [results] or NULL. */
 di_status di_context_read_samples(di_context *context, int32_t *tokens, float *logprobs,
                                   di_error *error);
-/* float32 [n_out][V] */
+/* float32 [results][V] */
 di_status di_context_read_logits(di_context *context, float *logits, di_error *error);
+
+/* ---- Steps that are read later ---- */
+
+/* Where the results of a step go. The memory must stay until di_context_reach. */
+typedef struct di_fetch {
+    int32_t *block_rows; /* [n_blocks]: 1 + the drafts that were verified */
+    int32_t *tokens;     /* [results]; as above: of a block those that came out, then -1 */
+    float *logprobs;     /* [results] */
+    float *logits;       /* [results][V], or NULL */
+} di_fetch;
+
+/* Enqueues the download of what the last di_forward gave, before a di_draft. Nothing without
+ * params. */
+void di_context_fetch(di_context *context, const di_fetch *to);
+/* The same of the last di_draft: tokens [block][n], confidence [block][n] before the sigmoid; in
+ * order of the token loop. Either may be NULL. */
+void di_context_fetch_drafts(di_context *context, int32_t *tokens, float *confidence);
+/* A point in the stream, and waiting until it is reached. */
+uint64_t di_context_mark(di_context *context);
+di_status di_context_reach(di_context *context, uint64_t mark, di_error *error);
+/* See di_backend: the stream's clock at this point, to *host. */
+void di_context_stamp(di_context *context, double *host);
+
+/* The host learns what became of the oldest block of slot that it did not know of: of its `rows`
+ * rows (block_rows) the first `kept` stayed, 1 <= kept <= rows. Until then di_context_length leaves
+ * the block out, the slot takes further blocks only, at most DI_MAX_AHEAD in all, and each of them
+ * must fit pages and context wherever it comes to stand. */
+enum { DI_MAX_AHEAD = 2 };
+void di_context_settle(di_context *context, int32_t slot, int32_t rows, int32_t kept);
+/* Tokens that the unsettled blocks of slot may add, at most. */
+int32_t di_context_ahead(const di_context *context, int32_t slot);
+/* Gives up the blocks of slot that are not settled: its length is again what the host knows.
+ * Enqueued. */
+void di_context_drop(di_context *context, int32_t slot);
 
 /* ---- Drafts (DSpark, dspark.md 4 and 5). Needs options.drafts. ---- */
 
@@ -177,13 +230,17 @@ typedef struct di_draft_step {
 } di_draft_step;
 
 /* Enqueues a draft of dspark_block_size tokens behind each anchor. Sequences stay as they are; the
- * logits of the last di_forward are lost. Noise of a draft is that of the target at its position.
- */
+ * logits of the last di_forward are lost. Noise of a draft is that of the target at its position,
+ * or of the round (params' noise). Penalties see the drafts before. The drafts can be verified by
+ * the next di_forward. */
 di_status di_draft(di_context *context, const di_draft_step *step, di_error *error);
 /* Of the last di_draft; waits. tokens [n][block]; confidence [n][block] before the sigmoid,
  * may be NULL. */
 di_status di_context_read_drafts(di_context *context, int32_t *tokens, float *confidence,
                                  di_error *error);
+/* Tests: other drafts in place of those of the last di_draft, tokens [n][block] of its slots.
+ * Enqueued; copied. */
+di_status di_context_put_drafts(di_context *context, const int32_t *tokens, di_error *error);
 /* Tests: where the biased logits of every step of the token loop go, [block][n][V] float32 on the
  * host, filled by the time di_context_read_drafts returns; NULL: nowhere. */
 void di_context_keep_draft_logits(di_context *context, float *logits);

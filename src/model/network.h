@@ -100,7 +100,9 @@ void di_ranges_free(di_model *model);
 typedef struct di_context_buffers {
     /* the step */
     di_ptr rows, length, n_valid, next_token, pos, first, token, rewind;
-    di_ptr which, params, biases, masks, sampled, logprob, sampled_slot, extra_at, n_extra;
+    di_ptr which, params, biases, masks, sampled, logprob, sampled_slot;
+    /* blocks: what they are, and what allot makes of them */
+    di_ptr blocks, temperatures, block_rows, param_of, extra_at, n_extra;
     /* activations */
     di_ptr streams, pre, pre_attn, post, comb, u, y;
     di_ptr qr, q, o, kv_codes, kv_scales, picks, candidates;
@@ -135,10 +137,12 @@ struct di_context {
     struct di_page_part {                /* by layer, KV sources only: offsets inside a page */
         uint32_t codes, scales, key_codes, key_scales;
     } page_part[DI_MAX_LAYERS];
-    /* The host's view of the slots, after what was enqueued: every row is live (n_valid is never
-     * reached), so lengths are known; margins are what may be rewound. */
+    /* The host's view of the slots, after what was enqueued but for the blocks that were not
+     * settled; margins are what may be rewound. */
     int64_t *length;   /* [n_slots] */
     int32_t *margin;   /* [n_slots] */
+    int32_t *ahead;    /* [n_slots][DI_MAX_AHEAD]: most rows of unsettled blocks, the oldest first;
+                          0: none */
     int64_t *cut_from; /* [n_slots]: rows below it run below the cut layer only */
     di_row *upper;     /* [max_rows]: the rows of a step that run above the cut */
     /* [n_slots]: the host's copies of what replay.c puts on the device */
@@ -148,12 +152,15 @@ struct di_context {
     int64_t step_number;
     int32_t *out_slots; /* [max_out] */
     int32_t n_drafts;   /* sequences of the last di_draft */
+    int32_t *column;    /* [n_slots]: where their drafts stand, -1: not drafted last */
+    di_block *blocks;   /* [n_slots]: of a step, as uploaded */
     /* [max_out] each, with drafts: what a download fills, in order of the token loop */
     int32_t *draft_tokens;
     float *draft_confidence;
     float *draft_logits;            /* host, see di_context_keep_draft_logits */
     di_sample_params *draft_params; /* [n_slots] */
-    int32_t n_out;                  /* of the last step */
+    int32_t n_out;                  /* results of the last step */
+    int32_t n_blocks;               /* of the last step */
     bool sampled;                   /* the last step sampled */
     di_tap_fn tap;
     void *tap_user;
@@ -168,8 +175,11 @@ uint64_t di_context_lay_out(const di_config *config, const di_backend *backend,
 di_status di_step_check(di_context *context, const di_step *step, di_error *error);
 di_status di_draft_check(di_context *context, const di_draft_step *step, di_error *error);
 di_status di_slot_check(const di_context *context, int32_t slot, di_error *error);
+/* No blocks of slot are under way (di_context_settle). */
+di_status di_settled_check(const di_context *context, int32_t slot, di_error *error);
 /* For functions that return no status: says which one was called wrongly, and aborts. */
 void di_slot_require(const di_context *context, int32_t slot, const char *function);
+void di_slot_require_settled(const di_context *context, int32_t slot, const char *function);
 /* ids[from .. to) are ids of the vocabulary; `what` names the array in messages. */
 di_status di_ids_check(const di_context *context, const char *what, const int32_t *ids,
                        int64_t from, int64_t to, di_error *error);
@@ -216,11 +226,21 @@ void di_pass_compress(const di_pass *p, int32_t layer);
 /* A backbone layer, or a draft layer (num_hidden_layers + stage). */
 void di_pass_block(const di_pass *p, int32_t layer);
 
-/* forward.c: the batch over the step's row buffers; logits of the listed rows; what sampling reads
- * (params, biases, masks of `step`). */
+/* forward.c: the batch over the step's row buffers; logits of the rows listed in `which` on the
+ * device; what sampling reads (n params, biases, masks of `step`). */
 di_batch di_pass_batch(const di_context *context, int32_t n_rows, di_ptr floor);
-void di_pass_head(const di_pass *p, const int32_t *which, int32_t n_out, di_vector norm);
-void di_pass_upload_sampling(const di_pass *p, const di_step *step);
+void di_pass_head(const di_pass *p, int32_t n_out, di_vector norm);
+void di_pass_upload_sampling(const di_pass *p, const di_step *step, int32_t n_params);
+
+/* verify.c: rows that the blocks of a step take; their rows, made on the device; how sampling is
+ * called for a step's results; what comes out of the blocks; the host's view afterwards. */
+static inline int32_t di_step_block_rows(const di_step *step) {
+    return step->n_blocks + step->n_drafts;
+}
+void di_pass_allot(const di_pass *p, const di_step *step);
+void di_pass_accept(const di_pass *p, const di_step *step, const di_sample_args *sampled);
+void di_blocks_advance(di_context *context, const di_step *step);
+di_status di_blocks_check(di_context *context, const di_step *step, di_error *error);
 
 /* draft.c: window rows of the draft layers for the rows of the pass, from main_hidden. */
 void di_pass_observe(const di_pass *p);

@@ -13,9 +13,22 @@ di_status di_slot_check(const di_context *context, int32_t slot, di_error *error
     return di_fail(error, DI_ERR_USAGE, "slot %d, there are %d", slot, n);
 }
 
+di_status di_settled_check(const di_context *context, int32_t slot, di_error *error) {
+    if (di_context_ahead(context, slot) == 0) return DI_OK;
+    return di_fail(error, DI_ERR_USAGE, "slot %d has blocks that are not settled", slot);
+}
+
 void di_slot_require(const di_context *context, int32_t slot, const char *function) {
     di_error error;
     if (di_slot_check(context, slot, &error) == DI_OK) return;
+    fprintf(stderr, "%s: %s; this is a bug of the caller\n", function, error.message);
+    abort();
+}
+
+void di_slot_require_settled(const di_context *context, int32_t slot, const char *function) {
+    di_error error;
+    di_slot_require(context, slot, function);
+    if (di_settled_check(context, slot, &error) == DI_OK) return;
     fprintf(stderr, "%s: %s; this is a bug of the caller\n", function, error.message);
     abort();
 }
@@ -47,6 +60,7 @@ static di_status check_row(di_context *context, const di_step *step, int32_t i, 
         return di_fail(error, DI_ERR_USAGE, "row %d: token id %d, the vocabulary has %d", i,
                        row->token, vocab);
     }
+    DI_TRY(di_settled_check(context, row->slot, error));
     bool goes_on = before && before->slot == row->slot;
     bool again = !goes_on && context->seen[row->slot] == context->step_number;
     context->seen[row->slot] = context->step_number;
@@ -111,21 +125,28 @@ static di_status check_output(const di_context *context, const di_step *step, in
 
 di_status di_step_check(di_context *context, const di_step *step, di_error *error) {
     const di_context_options *o = &context->options;
-    if (step->n_rows < 1 || step->n_rows > o->max_rows) {
-        return di_fail(error, DI_ERR_LIMIT, "a step of %d rows, the context allows 1 to %d",
-                       step->n_rows, o->max_rows);
-    }
     context->step_number++;
+    DI_TRY(di_blocks_check(context, step, error));
+    int64_t block_rows = (int64_t)step->n_blocks + step->n_drafts, rows = block_rows + step->n_rows;
+    if (step->n_rows < 0 || rows < 1 || rows > o->max_rows) {
+        return di_fail(error, DI_ERR_LIMIT,
+                       "a step of %" PRId64 " rows, the context allows 1 to %d", rows, o->max_rows);
+    }
     for (int32_t i = 0; i < step->n_rows; i++) DI_TRY(check_row(context, step, i, error));
-    if (step->n_out < 0 || step->n_out > o->max_out) {
-        return di_fail(error, DI_ERR_LIMIT, "%d rows ask for logits, the context allows %d",
-                       step->n_out, o->max_out);
+    if (step->n_out < 0 || block_rows + step->n_out > o->max_out) {
+        return di_fail(error, DI_ERR_LIMIT,
+                       "%" PRId64 " rows ask for logits, the context allows %d",
+                       block_rows + step->n_out, o->max_out);
     }
     const sampling s = {step->params, step->biases, step->n_biases, step->n_masks};
     DI_TRY(check_tables(context, &s, error));
+    for (int32_t i = 0; i < step->n_blocks; i++) {
+        DI_TRY(check_params(&s, i, step->blocks[i].slot, error));
+    }
     for (int32_t i = 0; i < step->n_out; i++) {
         DI_TRY(check_output(context, step, i, error));
-        DI_TRY(check_params(&s, i, step->rows[step->out_rows[i]].slot, error));
+        int32_t slot = step->rows[step->out_rows[i]].slot;
+        DI_TRY(check_params(&s, step->n_blocks + i, slot, error));
     }
     return DI_OK;
 }

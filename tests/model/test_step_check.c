@@ -69,7 +69,15 @@ static void good_step(step_parts *p) {
     p->params[0] = (di_sample_params){.top_p = 1, .repetition_penalty = 1, .n_bias = 2};
     p->biases[0] = (di_logit_bias){383, 1};
     memset(p->masks, 0xFF, sizeof p->masks);
-    p->step = (di_step){p->rows, 2, p->out, 1, p->params, p->biases, 2, p->masks, 1};
+    p->step = (di_step){.rows = p->rows,
+                        .n_rows = 2,
+                        .out_rows = p->out,
+                        .n_out = 1,
+                        .params = p->params,
+                        .biases = p->biases,
+                        .n_biases = 2,
+                        .masks = p->masks,
+                        .n_masks = 1};
 }
 
 static void test_steps(void **state) {
