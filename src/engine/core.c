@@ -1,4 +1,5 @@
 /* The core: options, creation, what it knows about itself. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,9 @@ di_core_options di_core_options_defaults(const di_config *config) {
                              .prefix_cache = true,
                              .replay = DI_REPLAY_EXACT,
                              .window_cache_bytes = UINT64_C(256) << 20,
-                             .max_bytes = 0};
+                             .max_bytes = 0,
+                             .spec = config->num_nextn_predict_layers > 0 ? DI_SPEC_SCHEDULED
+                                                                          : DI_SPEC_OFF};
 }
 
 static di_status check_options(const di_config *config, const di_core_options *o, di_error *error) {
@@ -38,20 +41,30 @@ static di_status check_options(const di_config *config, const di_core_options *o
         o->replay != DI_REPLAY_BOUNDED) {
         return di_fail(error, DI_ERR_USAGE, "replay: %d is no mode", (int)o->replay);
     }
+    if (o->spec != DI_SPEC_OFF && config->num_nextn_predict_layers == 0) {
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "spec: this model has no draft layers; only off is possible");
+    }
+    if (o->steps_ahead < 0 || o->steps_ahead > CORE__STEPS - 1) {
+        return di_fail(error, DI_ERR_USAGE, "steps_ahead: %d, there are 0 and 1", o->steps_ahead);
+    }
     return DI_OK;
 }
 
-/* The context may ask for logits of one row a sequence, and of some more for prompt
+/* The context may ask for logits of one row a sequence, of its drafts, and of some more for prompt
  * log-probabilities, which so go in smaller chunks: a row of logits has half a megabyte. */
 di_context_options di_core_context_options(const di_config *config, const di_core_options *o) {
     enum { SCORING_ROWS = 32 };
     di_context_options context = di_context_options_defaults(config);
+    int64_t each = o->spec == DI_SPEC_OFF ? 1 : 1 + config->dspark_block_size;
     context.n_slots = o->max_batch;
     context.max_context = o->max_context;
     context.max_rows = o->max_rows;
-    context.max_out = (int32_t)smaller(o->max_rows, (int64_t)o->max_batch + SCORING_ROWS);
+    context.max_out = (int32_t)smaller(o->max_rows, o->max_batch * each + SCORING_ROWS);
     context.penalties = true;
     context.replay = true;
+    context.drafts = o->spec != DI_SPEC_OFF;
+    context.reject = context.drafts && o->reject;
     context.n_pages = o->n_pages;
     return context;
 }
@@ -81,6 +94,31 @@ static void *take(size_t n, size_t size, bool *ok) {
     return memory;
 }
 
+static bool take_step(di_core *core, core__step *step) {
+    size_t batch = (size_t)core->options.max_batch, outs = (size_t)core->max_out;
+    bool ok = true;
+    step->blocks = take(batch, sizeof *step->blocks, &ok);
+    step->outs = take(outs, sizeof *step->outs, &ok);
+    step->drafted = take(batch, sizeof *step->drafted, &ok);
+    step->first = take(batch, sizeof *step->first, &ok);
+    step->results.block_rows = take(batch, sizeof *step->results.block_rows, &ok);
+    step->results.tokens = take(outs, sizeof *step->results.tokens, &ok);
+    step->results.logprobs = take(outs, sizeof *step->results.logprobs, &ok);
+    step->confidence = take(outs, sizeof *step->confidence, &ok);
+    return ok;
+}
+
+static void free_step(core__step *step) {
+    free(step->blocks);
+    free(step->outs);
+    free(step->drafted);
+    free(step->first);
+    free(step->results.block_rows);
+    free(step->results.tokens);
+    free(step->results.logprobs);
+    free(step->confidence);
+}
+
 static di_status take_memory(di_core *core, di_error *error) {
     size_t batch = (size_t)core->options.max_batch, outs = (size_t)core->max_out;
     size_t words = (size_t)core__vocab_words(core), vocab = (size_t)core->config->vocab_size;
@@ -89,21 +127,26 @@ static di_status take_memory(di_core *core, di_error *error) {
     core->order = take(batch, sizeof(core__sequence *), &ok);
     core->rows = take((size_t)core->options.max_rows, sizeof *core->rows, &ok);
     core->out_rows = take(outs, sizeof *core->out_rows, &ok);
-    core->outs = take(outs, sizeof *core->outs, &ok);
+    core->blocks = take(batch, sizeof *core->blocks, &ok);
     core->params = take(outs, sizeof *core->params, &ok);
+    core->draft_params = take(batch, sizeof *core->draft_params, &ok);
+    core->draft_slots = take(batch, sizeof *core->draft_slots, &ok);
+    core->forced = take(outs, sizeof *core->forced, &ok);
     core->biases = take(CORE__MAX_BIASES, sizeof *core->biases, &ok);
     core->masks = take(2 * words, sizeof *core->masks, &ok);
-    core->tokens = take(outs, sizeof *core->tokens, &ok);
-    core->logprobs = take(outs, sizeof *core->logprobs, &ok);
     core->logits = take(outs * vocab, sizeof *core->logits, &ok);
     core->fork_bytes = take(1, (size_t)di_context_snapshot_bytes(core->context), &ok);
+    for (int32_t i = 0; i < CORE__STEPS; i++) ok = take_step(core, &core->steps[i]) && ok;
     if (!ok) return di_fail(error, DI_ERR_MEMORY, "out of memory: the engine's buffers");
     memset(core->masks, 0xFF, words * sizeof *core->masks);
+    core->last_end = NAN;
     for (size_t i = 0; i < batch; i++) {
         int32_t max_pages = core__pages_for(core->options.max_context);
         DI_TRY(di_kv_sequence_init(&core->slots[i].pages, max_pages, error));
     }
-    return core__snapshots_init(core, error);
+    DI_TRY(core__spec_init(core, error));
+    DI_TRY(core__snapshots_init(core, error));
+    return core->options.profile_steps ? core__spec_profile(core, error) : DI_OK;
 }
 
 di_status di_core_create(di_model *model, const di_core_options *options,
@@ -142,13 +185,18 @@ static void release_slots(di_core *core) {
     }
 }
 
-void di_core_destroy(di_core *core) {
-    if (!core) return;
-    release_slots(core);
-    for (core__request *r = core->first, *after; r; r = after) {
+static void free_requests(core__request *r) {
+    for (core__request *after; r; r = after) {
         after = r->after;
         core__request_free(r);
     }
+}
+
+void di_core_destroy(di_core *core) {
+    if (!core) return;
+    release_slots(core);
+    free_requests(core->first);
+    free_requests(core->ended);
     di_context_destroy(core->context); /* waits: downloads may be on their way into what follows */
     core__snapshots_deinit(&core->snapshots);
     di_kv_destroy(core->kv);
@@ -156,14 +204,17 @@ void di_core_destroy(di_core *core) {
     free(core->order);
     free(core->rows);
     free(core->out_rows);
-    free(core->outs);
+    free(core->blocks);
     free(core->params);
+    free(core->draft_params);
+    free(core->draft_slots);
+    free(core->forced);
     free(core->biases);
     free(core->masks);
-    free(core->tokens);
-    free(core->logprobs);
     free(core->logits);
     free(core->fork_bytes);
+    for (int32_t i = 0; i < CORE__STEPS; i++) free_step(&core->steps[i]);
+    core__spec_deinit(&core->spec);
     free(core);
 }
 
@@ -182,6 +233,12 @@ di_core_stats di_core_get_stats(const di_core *core) {
     stats.waiting = core->n_open - core->n_running;
     stats.kv = di_kv_get_stats(core->kv);
     return stats;
+}
+
+void di_core_force_drafts(di_core *core, di_core_force force, void *user) {
+    assert(core->options.steps_ahead == 0);
+    core->force = force;
+    core->force_user = user;
 }
 
 void di_core_preempt(di_core *core) { core->preempt_asked = true; }

@@ -17,6 +17,10 @@ static void take_slot(di_core *core, core__slot *slot, core__sequence *s) {
     slot->sequence = s;
     s->slot = (int32_t)(slot - core->slots);
     s->state = CORE__RUNNING;
+    s->stay++;
+    s->decoding = false;
+    s->n_unread = 0;
+    core__spec_forget(core, s);
     core->n_running++;
 }
 
@@ -56,8 +60,7 @@ typedef struct hits {
 } hits;
 
 static di_kv_prompt prompt_of(const di_core *core, core__sequence *s) {
-    /* The last token must run. Scored prompts run whole, and find nothing. */
-    int32_t n_pages = core__scores(s) ? 0 : (int32_t)((s->n_ids - 1) / DI_PAGE_TOKENS);
+    int32_t n_pages = (int32_t)(core__skippable(s) / DI_PAGE_TOKENS);
     core__name_pages(s, n_pages);
     return (di_kv_prompt){.root = s->request->root,
                           .names = s->names,
@@ -69,7 +72,6 @@ static di_kv_prompt prompt_of(const di_core *core, core__sequence *s) {
 /* The way that begins latest: replay behind all pages that are there, or a snapshot. */
 static hits find_hits(di_core *core, const core__sequence *s, const di_kv_prompt *prompt) {
     hits found = {di_kv_find(core->kv, prompt, prompt->n_pages).n_pages, 0, NULL};
-    if (core__scores(s)) return found;
     int64_t hit = (int64_t)found.n_pages * DI_PAGE_TOKENS;
     found.start = core__replay_start(core, hit, s->request->cut);
     core__snapshot *snapshot = core__snapshot_find(core, s, found.n_pages);
@@ -116,7 +118,7 @@ static di_status restore(di_core *core, core__sequence *s, core__snapshot *snaps
     DI_TRY(core__snapshots_wait(core, error));
     di_context_restore(core->context, s->slot, core__snapshot_bytes(core, snapshot));
     s->n_done = snapshot->length;
-    if (s->n_done == s->n_ids) {
+    if (s->n_done > core__skippable(s)) {
         DI_TRY(di_context_rewind(core->context, s->slot, 1, error));
         s->n_done--;
     }
@@ -168,7 +170,11 @@ static di_status begin(di_core *core, core__sequence *s, const hits *found, di_e
                         ? s->n_high
                         : (int64_t)pages->n_named * DI_PAGE_TOKENS;
     if (again > s->n_done) core->stats.replayed_rows += (uint64_t)(again - s->n_done);
-    if (r->n_cached < 0) r->n_cached = s->n_done;
+    if (r->n_cached < 0) {
+        r->n_cached = s->n_done < r->n_prompt ? s->n_done : r->n_prompt;
+        core->stats.prompt_tokens += (uint64_t)r->n_prompt;
+        core->stats.cached_tokens += (uint64_t)r->n_cached;
+    }
     return count_ids(core, s, error);
 }
 
@@ -216,8 +222,7 @@ static di_status fork_request(di_core *core, core__sequence *first, di_error *er
     bool shared = first->n_done > 0;
     r->forked = true;
     if (shared) {
-        di_context_save(core->context, first->slot, core->fork_bytes);
-        core->saving = true;
+        core__save(core, first, core->fork_bytes);
         DI_TRY(core__snapshots_wait(core, error));
         core__snapshot_keep(core, first, core->fork_bytes);
     }
@@ -233,7 +238,7 @@ static di_status fork_request(di_core *core, core__sequence *first, di_error *er
 di_status core__fork_all(di_core *core, di_error *error) {
     for (int32_t i = 0; i < core->options.max_batch; i++) {
         core__sequence *s = core->slots[i].sequence;
-        if (!s || s->request->forked || s->n_done < s->request->n_prompt - 1) continue;
+        if (!s || s->request->forked || s->n_done < s->request->n_known - 1) continue;
         DI_TRY(fork_request(core, s, error));
     }
     return DI_OK;

@@ -36,6 +36,10 @@ static di_status check_biases(const di_core *core, const di_core_request *r, di_
 
 static di_status check_ids(const di_core *core, const di_core_request *r, di_error *error) {
     if (r->n_ids < 1) return di_fail(error, DI_ERR_USAGE, "ids: the prompt is empty");
+    if (r->n_given < 0 || r->n_given > r->n_ids) {
+        return di_fail(error, DI_ERR_USAGE, "n_given: %" PRId64 " of %" PRId64 " tokens",
+                       r->n_given, r->n_ids);
+    }
     if (r->n_ids >= core->max_tokens_held) {
         return di_fail(error, DI_ERR_LIMIT,
                        "ids: the prompt has %" PRId64 " tokens; with one token of answer it must "
@@ -62,7 +66,7 @@ di_status core__check_request(const di_core *core, const di_core_request *r, di_
         return core->failed;
     }
     DI_TRY(check_ids(core, r, error));
-    if (r->max_tokens < 1) {
+    if (r->max_tokens < (r->n_given > 0 && r->n == 1 ? 0 : 1)) {
         return di_fail(error, DI_ERR_USAGE, "max_tokens: %" PRId64 ", at least 1 is needed",
                        r->max_tokens);
     }

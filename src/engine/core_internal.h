@@ -6,6 +6,9 @@
 
 #include "base/arena.h"
 #include "engine/engine.h"
+#include "engine/spec_calibrate.h"
+#include "engine/spec_cost.h"
+#include "engine/spec_schedule.h"
 
 typedef struct core__request core__request;
 typedef struct core__sequence core__sequence;
@@ -18,22 +21,41 @@ typedef enum core__state {
 } core__state;
 
 /* One choice of a request: prompt and answer so far. The tokens alone determine what follows (with
- * seed and sampling), so a sequence that loses its slot loses nothing but time. */
+ * seed and sampling), so a sequence that loses its slot loses nothing but time.
+ *
+ * In a slot it first runs the rows of the tokens it has; the last of them samples. From then on it
+ * decodes: each step gives it a block (model.h), whose first row is the token that the device
+ * sampled last and whose results are read later. n_done counts what is settled. */
 struct core__sequence {
     core__request *request;
     core__sequence *before, *after; /* in the waiting list */
     core__state state;
     int32_t choice, slot; /* slot -1 unless running */
     uint64_t seed;
+    di_spec_law law;
     int32_t *ids;      /* [max_ids], the sampled ones included */
     int64_t n_ids;     /* of which the last is never computed ahead: its row samples what follows */
     int64_t max_ids;   /* prompt + max_tokens */
-    int64_t n_done;    /* tokens in the slot, as enqueued; 0 unless running */
+    int64_t n_done;    /* tokens in the slot that are settled; 0 unless running */
     int64_t n_high;    /* the largest n_done so far: what is below it has been computed once */
-    int64_t n_scored;  /* prompt tokens whose log-probability was delivered */
+    int64_t n_scored;  /* tokens whose log-probability was delivered, or was not asked for */
     di_kv_name *names; /* of the whole pages of ids, by the plain chain, the first n_names known */
     int32_t n_names;
-    int32_t n_rows; /* in the step that is being built */
+
+    /* While it runs: */
+    uint32_t stay;         /* counts its stays in slots: results of an earlier one are nobody's */
+    bool decoding;         /* the rows of all its tokens are enqueued */
+    int32_t n_unread;      /* enqueued steps that will give it a token, at least, each */
+    bool drafted;          /* the last step drafted for it */
+    double *survival[2];   /* [block]: of the drafts it had last, and before; 1 when it had none */
+    int64_t learned_at[2]; /* the steps that made those drafts */
+    int64_t forgot_at;     /* drafts of earlier steps are nothing to learn from */
+    float *confidence;     /* [block]: of the drafts it had last */
+    bool has_confidence;
+
+    int32_t n_rows; /* in the step that is being built: of its tokens */
+    bool block;     /* or its block, */
+    int32_t most;   /* with so many drafts at most */
 };
 
 /* Allocated in its own arena with everything that hangs on it; freed when all choices are done. */
@@ -44,9 +66,11 @@ struct core__request {
     di_core_request given; /* biases copied; ids and salt not kept */
     di_kv_name root;
     int64_t n_prompt;
+    int64_t n_known;  /* tokens that were submitted: the prompt and what is given of the answer */
     int64_t cut;      /* rows below it run below the decoder-side cut only; 0: no cut */
     int64_t n_cached; /* of the first admission, -1 before */
     int32_t n_open;   /* choices that are not done */
+    int32_t n_flying; /* mentions in steps that were not read */
     bool forked;      /* the prompt was computed, its choices go their own ways */
     bool cancelled;
     core__sequence *sequences; /* [given.n] */
@@ -61,12 +85,59 @@ typedef struct core__slot {
     di_kv_sequence pages;
 } core__slot;
 
-/* Why a row asked for its logits. */
-typedef struct core__out {
+/* ---- A step, from its building until its results are read ---- */
+
+/* Whose results they are: nobody's when the sequence has left the slot since. */
+typedef struct core__owner {
     core__sequence *sequence;
+    uint32_t stay;
+} core__owner;
+
+/* Why a row of a prompt asked for its logits. */
+typedef struct core__out {
+    core__owner owner;
     int64_t position;
-    bool samples; /* else only the log-probability of the prompt's next token is wanted */
+    bool samples; /* else only the log-probability of the next token, which is known, is wanted */
 } core__out;
+
+typedef struct core__step {
+    int64_t number;
+    int32_t n_rows, n_prompt_rows, n_blocks, n_verified, n_outs, n_drafted;
+    core__owner *blocks;  /* [max_batch]; their results come first */
+    core__out *outs;      /* [max_out]; then these */
+    core__owner *drafted; /* [max_batch]: sequences that the step drafted for, by column */
+    core__owner *first;   /* [max_batch]: whose first token has no log-probability */
+    int32_t n_first;
+    bool wants_logits;
+    int32_t context_class;
+    di_fetch results;          /* [max_batch], [max_out] */
+    float *confidence;         /* [block][n_drafted] */
+    double begin, middle, end; /* seconds of the stream: before, before drafting, after */
+    uint64_t mark;
+} core__step;
+
+enum { CORE__STEPS = 2 };
+
+/* ---- Speculation (core_spec.c) ---- */
+
+typedef struct core__spec {
+    int32_t block; /* drafts of a sequence; 0: no draft layers, or off */
+    di_spec_calibration *calibration;
+    di_spec_cost *verify, *draft; /* by rows of the step; by sequences drafted for */
+    di_spec_probe probe;
+    bool probing;     /* the drafts that are there are to be looked at, whatever they cost */
+    double *survival; /* [max_batch][block] */
+    int32_t *limit, *lengths, *heap; /* [max_batch] */
+    double *step_s;                  /* [max_batch * block + 1] */
+    float *temperatures;             /* [DI_LAWS][block] */
+} core__spec;
+
+/* What the step that is being built does with drafts. */
+typedef struct core__drafting {
+    int32_t n_verified; /* of those that are there */
+    bool drafts;        /* new ones for the next step */
+    int32_t context_class;
+} core__drafting;
 
 /* ---- Window snapshots (core_snapshot.c) ---- */
 
@@ -107,25 +178,33 @@ struct di_core {
     uint64_t last_id;
     int32_t n_cancelled; /* open requests that were cancelled while others were told something */
     bool telling;        /* callbacks may be running: cancelling only marks */
-    bool preempt_asked, saving; /* saving: a snapshot is on its way to the host */
+    bool preempt_asked, saving; /* saving: snapshots are on their way to the host */
+    uint64_t saved_at;          /* where in the stream they are there */
     di_status failed;           /* the engine's own failure: every later step says it */
     di_error failure;
 
     core__snapshots snapshots;
     void *fork_bytes; /* one snapshot: a prompt on its way to its choices */
 
-    /* The step. */
+    /* The step that is being built; then one is in flight until it is read. */
     int32_t max_out;
-    di_row *rows;             /* [max_rows] */
-    int32_t *out_rows;        /* [max_out] */
-    core__out *outs;          /* [max_out] */
-    di_sample_params *params; /* [max_out] */
-    di_logit_bias *biases;    /* [CORE__MAX_BIASES] */
-    uint32_t *masks;          /* [2][ceil(V / 32)]: what may be sampled; nothing */
-    int32_t *tokens;          /* [max_out] */
-    float *logprobs, *logits; /* [max_out], [max_out][V] */
-    int32_t n_rows, n_out, n_biases;
-    bool wants_logits;
+    core__step steps[CORE__STEPS], *building, *flying; /* flying NULL: all are read */
+    di_row *rows;                                      /* [max_rows] */
+    int32_t *out_rows;                                 /* [max_out] */
+    di_decode *blocks;                                 /* [max_batch] */
+    di_sample_params *params;                          /* [max_out] */
+    di_sample_params *draft_params;                    /* [max_batch] */
+    int32_t *draft_slots;                              /* [max_batch] */
+    int32_t *forced;                                   /* [max_batch][block] */
+    di_logit_bias *biases;                             /* [CORE__MAX_BIASES] */
+    uint32_t *masks; /* [2][ceil(V / 32)]: what may be sampled; nothing */
+    float *logits;   /* [max_out][V] */
+    int32_t n_biases;
+    core__drafting drafting;
+    core__spec spec;
+    di_core_force force;
+    void *force_user;
+    double last_end; /* seconds of the stream when the last step ended; NAN: work was paused */
 
     di_core_stats stats;
 };
@@ -145,20 +224,35 @@ static inline int64_t core__vocab_words(const di_core *core) {
     return ((int64_t)core->config->vocab_size + 31) / 32;
 }
 
-/* Rows that must still run: more than one while the prompt (or what was lost) is computed. */
-static inline int64_t core__pending(const di_core *core, const core__sequence *s) {
-    (void)core;
-    return s->n_ids - s->n_done;
+/* Rows of known tokens that must still run. */
+static inline int64_t core__pending(const core__sequence *s) {
+    return s->decoding ? 0 : s->n_ids - s->n_done;
+}
+
+static inline bool core__is_current(const core__owner *owner) {
+    const core__sequence *s = owner->sequence;
+    return s->state == CORE__RUNNING && s->stay == owner->stay && !s->request->cancelled;
 }
 
 static inline di_kv_sequence *core__pages(di_core *core, const core__sequence *s) {
     return &core->slots[s->slot].pages;
 }
 
-/* The prompt's log-probabilities are not all delivered: every row must run. */
+/* Log-probabilities of submitted tokens are not all delivered: the rows before them must run. */
 static inline bool core__scores(const core__sequence *s) {
-    const core__request *r = s->request;
-    return r->given.prompt_logprobs && s->choice == 0 && s->n_scored < r->n_prompt;
+    return s->choice == 0 && s->n_scored < s->request->n_known;
+}
+
+/* Nothing is to be sampled: it ends when its tokens are scored. */
+static inline bool core__only_scores(const core__sequence *s) {
+    return s->max_ids == s->request->n_known;
+}
+
+/* Tokens that need not run when their pages and windows are there: the row before the first that is
+ * scored must, and that of the last. Who scores the prompt itself takes the exact path. */
+static inline int64_t core__skippable(const core__sequence *s) {
+    if (!core__scores(s)) return s->n_ids - 1;
+    return s->n_scored < s->request->n_prompt ? 0 : s->n_scored - 1;
 }
 
 /* ---- core_request.c ---- */
@@ -195,7 +289,9 @@ di_status core__snapshots_init(di_core *core, di_error *error);
 void core__snapshots_deinit(core__snapshots *snapshots);
 /* Saves what a running sequence holds now, unless it is there or of no use. Enqueued. */
 void core__snapshot_take(di_core *core, core__sequence *s);
-/* The same from bytes that are on the host already. */
+/* Enqueues the saving of a running sequence to host memory. */
+void core__save(di_core *core, const core__sequence *s, void *host);
+/* As take, from bytes that are on the host already; no snapshot is on its way. */
 void core__snapshot_keep(di_core *core, core__sequence *s, const void *bytes);
 /* The longest one with which a waiting sequence may go on when its first n_hits pages are there, or
  * NULL. Names of these pages must be known. */
@@ -220,17 +316,41 @@ di_status core__extend(di_core *core, core__sequence *s, int64_t n_tokens, bool 
 
 /* ---- core_schedule.c ---- */
 
-/* Fills order and n_rows of the running sequences, with pages for all of these rows. */
-di_status core__schedule(di_core *core, di_error *error);
+/* Fills order, and n_rows, block and most of the running sequences, with pages for all of these
+ * rows. *again: somebody must give way, and cannot before the step in flight is read; then nothing
+ * may be built. */
+di_status core__schedule(di_core *core, bool *again, di_error *error);
 
-/* ---- core_step.c ---- */
+/* ---- core_build.c ---- */
 
+/* The step as it was scheduled, with what drafting for the next one needs. */
 void core__build(di_core *core);
+
+/* ---- core_spec.c ---- */
+
+di_status core__spec_init(di_core *core, di_error *error);
+void core__spec_deinit(core__spec *spec);
+/* n_blocks sequences of order have blocks, of which those with most > 0 have drafts; n_rows: rows of
+ * prompts beside them; room: rows that are left for drafts. */
+core__drafting core__spec_plan(di_core *core, int32_t n_rows, int32_t room);
+/* What a block's results teach, and a step's times. */
+void core__spec_observe(di_core *core, core__sequence *s, int32_t n_verified, int32_t n_accepted);
+void core__spec_time(di_core *core, const core__step *step);
+/* Confidences of what the step drafted for s. */
+void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column);
+/* Drafts of s were not verified: the same may come again, and nothing may have been learnt of them
+ * (spec_schedule.h). Also for one that comes into a slot. */
+void core__spec_forget(di_core *core, core__sequence *s);
+const float *core__spec_temperatures(di_core *core);
+/* core_profile.c: times steps of all sizes on empty sequences, before there are requests. */
+di_status core__spec_profile(di_core *core, di_error *error);
 
 /* ---- core_deliver.c ---- */
 
-/* Results of the step that has just been enqueued; waits for them. */
-di_status core__deliver(di_core *core, di_error *error);
+/* Waits for the results of a step and gives them to their owners. */
+di_status core__deliver(di_core *core, core__step *step, di_error *error);
+/* Pages whose tokens are settled get their names. */
+di_status core__settle(di_core *core, core__sequence *s, di_error *error);
 
 /* ---- core_logprob.c ---- */
 

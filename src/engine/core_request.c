@@ -8,6 +8,7 @@
 
 #include "base/philox.h"
 #include "engine/core_internal.h"
+#include "kernels/reject.h"
 
 uint64_t di_core_seed(uint64_t seed, int32_t choice) {
     if (choice == 0) return seed;
@@ -89,19 +90,40 @@ static void unlink_request(di_core *core, core__request *r) {
     r->before = r->after = NULL;
 }
 
-static bool fill_sequence(core__request *r, core__sequence *s, const int32_t *ids, int32_t choice) {
-    int64_t max_ids = r->n_prompt + r->given.max_tokens;
-    size_t n_names = (size_t)(max_ids / DI_PAGE_TOKENS);
+/* How drafts of it are accepted. Where requests see each other's drafts through the schedule, they
+ * may not share noise (reject.h). */
+static void choose_law(const di_core *core, core__sequence *s) {
+    const core__request *r = s->request;
+    s->law = r->given.sampling.temperature == 0.0f ? DI_SPEC_GREEDY : DI_SPEC_COUPLED;
+    if (s->law == DI_SPEC_GREEDY || !core->options.reject || core->spec.block == 0) return;
+    s->law = DI_SPEC_REJECT;
+    if (core->options.spec == DI_SPEC_SCHEDULED) {
+        s->seed = di_noise_seed(s->seed, DI_NOISE_REQUEST, (int64_t)r->id);
+    }
+}
+
+static bool fill_sequence(const di_core *core, core__request *r, core__sequence *s,
+                          const int32_t *ids, int32_t choice) {
+    int64_t max_ids = r->n_known + r->given.max_tokens;
+    size_t block = (size_t)core->spec.block, n_names = (size_t)(max_ids / DI_PAGE_TOKENS);
     *s = (core__sequence){.request = r,
                           .choice = choice,
                           .slot = -1,
                           .seed = di_core_seed(r->given.sampling.seed, choice),
-                          .n_ids = r->n_prompt,
+                          .n_ids = r->n_known,
+                          .n_scored = r->n_known,
                           .max_ids = max_ids};
+    if (r->given.n_given > 0) s->n_scored = r->n_prompt;
+    if (r->given.prompt_logprobs) s->n_scored = 0;
     s->ids = di_arena_alloc(&r->arena, (size_t)max_ids * sizeof *s->ids);
     s->names = di_arena_alloc(&r->arena, n_names * sizeof *s->names);
-    if (!s->ids || !s->names) return false;
-    memcpy(s->ids, ids, (size_t)r->n_prompt * sizeof *ids);
+    s->confidence = di_arena_alloc(&r->arena, block * sizeof *s->confidence);
+    for (int32_t i = 0; i < 2; i++) {
+        s->survival[i] = di_arena_alloc(&r->arena, block * sizeof *s->survival[i]);
+    }
+    if (!s->ids || !s->names || !s->confidence || !s->survival[0] || !s->survival[1]) return false;
+    memcpy(s->ids, ids, (size_t)r->n_known * sizeof *ids);
+    choose_law(core, s);
     return true;
 }
 
@@ -111,7 +133,9 @@ static bool fill(di_core *core, core__request *r, const di_core_request *given) 
     r->given.ids = NULL;
     r->given.salt = NULL;
     r->given.max_tokens = given->max_tokens < room ? given->max_tokens : room;
-    r->n_prompt = given->n_ids;
+    r->id = core->last_id + 1;
+    r->n_known = given->n_ids;
+    r->n_prompt = given->n_ids - given->n_given;
     r->n_open = given->n;
     r->n_cached = -1;
     r->forked = given->n == 1;
@@ -124,7 +148,7 @@ static bool fill(di_core *core, core__request *r, const di_core_request *given) 
     if (given->n_biases) memcpy(biases, given->biases, (size_t)given->n_biases * sizeof *biases);
     r->given.biases = biases;
     for (int32_t i = 0; i < given->n; i++) {
-        if (!fill_sequence(r, &r->sequences[i], given->ids, i)) return false;
+        if (!fill_sequence(core, r, &r->sequences[i], given->ids, i)) return false;
     }
     return true;
 }
@@ -138,11 +162,10 @@ di_status di_core_submit(di_core *core, const di_core_request *request, uint64_t
         return di_fail(error, DI_ERR_MEMORY, "out of memory: a request of %lld tokens",
                        (long long)request->n_ids);
     }
-    r->id = ++core->last_id;
-    *id = r->id;
+    *id = core->last_id = r->id;
     append(core, r);
     core->n_open += r->given.n;
-    core__name_pages(&r->sequences[0], (int32_t)((r->n_prompt - 1) / DI_PAGE_TOKENS));
+    core__name_pages(&r->sequences[0], (int32_t)((r->n_known - 1) / DI_PAGE_TOKENS));
     core__waiting_insert(core, &r->sequences[0]); /* the other choices are held */
     return DI_OK;
 }
@@ -194,9 +217,12 @@ void core__sweep(di_core *core) {
     while (core->n_cancelled > 0) {
         core__end_request(core, find_cancelled(core), DI_FINISH_CANCELLED, NULL);
     }
-    while (core->ended) {
-        core__request *r = core->ended;
-        core->ended = r->after;
+    for (core__request **at = &core->ended, *r; (r = *at) != NULL;) {
+        if (r->n_flying > 0) { /* a step in flight still names it */
+            at = &r->after;
+            continue;
+        }
+        *at = r->after;
         core__request_free(r);
     }
 }

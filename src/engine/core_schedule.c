@@ -1,11 +1,13 @@
 /* Who gets rows of the next step.
  *
  * 1. Every sequence that is decoding gets its row.
- * 2. What is left of the row budget goes to prompts: half of it in equal parts, so that a short
+ * 2. Drafts get what core_spec.c thinks they are worth, of the rest; beside prompts at most half.
+ * 3. What is left of the row budget goes to prompts: half of it in equal parts, so that a short
  *    prompt is not kept behind a long one, the rest by rank, so that the first to come is the first
  *    to answer.
- * 3. Pages for all of it, by rank. When there are none, the last by rank must wait again; the first
- *    can always go on, since alone it fits, and so everybody gets his turn.
+ * 4. Pages for all of it, by rank; for a block wherever it may come to stand. When there are none,
+ *    drafts go first, then the last by rank must wait again; the first can always go on, since
+ *    alone it fits, and so everybody gets his turn.
  */
 #include "engine/core_internal.h"
 
@@ -19,19 +21,17 @@ static void sort_running(di_core *core) {
             core->order[at] = core->order[at - 1];
         }
         core->order[at] = s;
-        s->n_rows = 0;
+        s->n_rows = s->most = 0;
+        s->block = false;
     }
 }
 
-/* Rows that a sequence can use in a step. Before a fork the prompt's last row is left out: each
- * choice runs its own. */
-static int64_t usable_rows(const di_core *core, const core__sequence *s) {
-    int64_t pending = core__pending(core, s);
-    return s->request->forked ? pending : pending - 1;
-}
-
-static bool is_decoding(const di_core *core, const core__sequence *s) {
-    return core__pending(core, s) == 1;
+/* Rows of known tokens that a sequence can use in a step. Before a fork the prompt's last row is
+ * left out: each choice runs its own. So it is where nothing follows it. */
+static int64_t usable_rows(const core__sequence *s) {
+    int64_t pending = core__pending(s);
+    bool last = s->request->forked && (!core__only_scores(s) || s->request->n_known == 1);
+    return last || pending == 0 ? pending : pending - 1;
 }
 
 /* The step's biases are bounded: those for whom there is no room sit this one out. */
@@ -41,14 +41,42 @@ static bool takes_biases(const core__sequence *s, int32_t *left) {
     return true;
 }
 
+/* ---- Blocks ---- */
+
+/* Tokens that the pages promised to it hold. */
+static int64_t capacity(const core__sequence *s) {
+    return (int64_t)core__pages_for(s->max_ids - 1) * DI_PAGE_TOKENS;
+}
+
+/* Where a block of s would end at most; further than its pages go, it waits until more is read. */
+static int64_t block_end(const di_core *core, const core__sequence *s, int32_t most) {
+    return s->n_done + di_context_ahead(core->context, s->slot) + 1 + most;
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Gives s a block unless it has all its tokens, read or not. */
+static bool give_block(di_core *core, core__sequence *s) {
+    int64_t sure = s->n_ids + s->n_unread;
+    int64_t room = smaller(capacity(s), core->options.max_context) - block_end(core, s, 0);
+    if (!s->decoding || sure >= s->max_ids || room < 0) return false;
+    s->block = true;
+    if (s->drafted) {
+        s->most = (int32_t)smaller(di_spec_limit(core->spec.block, s->max_ids - sure), room);
+    }
+    return true;
+}
+
+/* ---- Rows ---- */
+
 typedef struct budget {
     int64_t rows;    /* of the step */
     int64_t scoring; /* rows that ask for logits beside one for each sequence */
 } budget;
 
 /* Up to `most` rows more for a prompt. */
-static void give(di_core *core, core__sequence *s, int64_t most, budget *left) {
-    int64_t n = usable_rows(core, s) - s->n_rows;
+static void give(core__sequence *s, int64_t most, budget *left) {
+    int64_t n = usable_rows(s) - s->n_rows;
     if (n > most) n = most;
     if (n > left->rows) n = left->rows;
     if (core__scores(s)) {
@@ -59,47 +87,83 @@ static void give(di_core *core, core__sequence *s, int64_t most, budget *left) {
     left->rows -= n;
 }
 
-static void share_rows(di_core *core) {
-    budget left = {core->options.max_rows, core->max_out - core->n_order};
-    int32_t biases = CORE__MAX_BIASES, n_prompts = 0;
-    for (int32_t i = 0; i < core->n_order; i++) {
-        core__sequence *s = core->order[i];
-        left.scoring += core__scores(s); /* its own row is one of its scoring rows */
-        if (!takes_biases(s, &biases)) continue;
-        if (is_decoding(core, s))
-            give(core, s, 1, &left);
-        else
-            n_prompts++;
-    }
-    if (n_prompts == 0) return;
-    int64_t share = left.rows / (2 * n_prompts);
+/* Rows for the prompts among the first of order, as far as biases go. */
+static void share_rows(di_core *core, budget *left, int32_t n_prompts) {
+    int64_t share = left->rows / (2 * n_prompts);
     for (int32_t round = 0; round < 2; round++) {
-        biases = CORE__MAX_BIASES;
+        int32_t biases = CORE__MAX_BIASES;
         for (int32_t i = 0; i < core->n_order; i++) {
             core__sequence *s = core->order[i];
-            if (!takes_biases(s, &biases) || is_decoding(core, s)) continue;
-            give(core, s, round == 0 ? share : left.rows, &left);
+            if (!takes_biases(s, &biases) || s->decoding) continue;
+            give(s, round == 0 ? share : left->rows, left);
         }
     }
 }
 
-static di_status take_pages(di_core *core, di_error *error) {
+/* Without the drafts that are not to be verified no pages are wanted for them. */
+static void forget_drafts(di_core *core) {
+    for (int32_t i = 0; i < core->n_order; i++) core->order[i]->most = 0;
+}
+
+static void divide_rows(di_core *core) {
+    int32_t biases = CORE__MAX_BIASES, n_blocks = 0, n_prompts = 0;
+    int64_t prompt_rows = 0;
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];
-        bool ok = s->n_rows == 0;
+        if (!takes_biases(s, &biases)) continue;
+        n_blocks += give_block(core, s);
+        n_prompts += !s->decoding;
+        prompt_rows += usable_rows(s);
+    }
+    int64_t left = core->options.max_rows - n_blocks;
+    int64_t room =
+        smaller(left - smaller(prompt_rows, left / 2), core->max_out - n_blocks - n_prompts);
+    core->drafting =
+        core__spec_plan(core, (int32_t)smaller(prompt_rows, left), room > 0 ? (int32_t)room : 0);
+    if (core->drafting.n_verified == 0) forget_drafts(core);
+    left -= core->drafting.n_verified;
+    budget rest = {left, core->max_out - n_blocks - core->drafting.n_verified - n_prompts};
+    for (int32_t i = 0; i < core->n_order; i++) {
+        rest.scoring += core__scores(core->order[i]) && !core->order[i]->decoding;
+    }
+    if (n_prompts > 0) share_rows(core, &rest, n_prompts);
+}
+
+/* ---- Pages ---- */
+
+/* *ok false: there are none. A block does without drafts sooner than without pages. */
+static di_status extend(di_core *core, core__sequence *s, bool *ok, di_error *error) {
+    int64_t end = s->block ? block_end(core, s, s->most) : s->n_done + s->n_rows;
+    DI_TRY(core__extend(core, s, end, ok, error));
+    if (*ok || s->most == 0) return DI_OK;
+    s->most = 0;
+    return core__extend(core, s, block_end(core, s, 0), ok, error);
+}
+
+static di_status take_pages(di_core *core, bool *again, di_error *error) {
+    int32_t most = 0;
+    for (int32_t i = 0; i < core->n_order; i++) {
+        core__sequence *s = core->order[i];
+        bool ok = s->n_rows == 0 && !s->block;
         while (!ok) {
-            DI_TRY(core__extend(core, s, s->n_done + s->n_rows, &ok, error));
+            DI_TRY(extend(core, s, &ok, error));
             if (ok) break;
+            *again = core->flying != NULL;
+            if (*again) return DI_OK;
             core__sequence *last = core->order[--core->n_order];
             core__preempt(core, last);
-            if (last == s) return DI_OK;
+            if (last == s) break;
         }
+        if (ok) most += s->most;
     }
+    if (core->drafting.n_verified > most) core->drafting.n_verified = most;
     return DI_OK;
 }
 
-di_status core__schedule(di_core *core, di_error *error) {
+di_status core__schedule(di_core *core, bool *again, di_error *error) {
     sort_running(core);
+    *again = core->preempt_asked && core->n_order > 0 && core->flying;
+    if (*again) return DI_OK;
     if (core->preempt_asked && core->n_order > 0) {
         core__preempt(core, core->order[core->n_order - 1]);
     }
@@ -107,6 +171,6 @@ di_status core__schedule(di_core *core, di_error *error) {
     DI_TRY(core__admit_all(core, error));
     DI_TRY(core__fork_all(core, error));
     sort_running(core);
-    share_rows(core);
-    return take_pages(core, error);
+    divide_rows(core);
+    return take_pages(core, again, error);
 }

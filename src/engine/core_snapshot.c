@@ -35,7 +35,7 @@ const void *core__snapshot_bytes(const di_core *core, const core__snapshot *snap
 di_status core__snapshots_wait(di_core *core, di_error *error) {
     if (!core->saving) return DI_OK;
     core->saving = false;
-    return di_context_wait(core->context, error);
+    return di_context_reach(core->context, core->saved_at, error);
 }
 
 static const di_kv_name *plain_name(const core__sequence *s, int32_t n_pages) {
@@ -88,7 +88,12 @@ static void *writable(di_core *core, const core__snapshot *snapshot) {
 void core__snapshot_take(di_core *core, core__sequence *s) {
     core__snapshot *place = place_for(core, s);
     if (!place) return;
-    di_context_save(core->context, s->slot, writable(core, place));
+    core__save(core, s, writable(core, place));
+}
+
+void core__save(di_core *core, const core__sequence *s, void *host) {
+    di_context_save(core->context, s->slot, host);
+    core->saved_at = di_context_mark(core->context);
     core->saving = true;
 }
 
@@ -108,7 +113,8 @@ static bool serves(const di_core *core, const core__snapshot *snapshot, const co
 /* Its last token must run, for its logits: a snapshot of all tokens goes one back. Never into a
  * named page: the last token's page is no hit, so what ends with that page is not considered. */
 static bool leaves_a_row(const core__snapshot *snapshot, const core__sequence *s) {
-    return snapshot->length < s->n_ids || (snapshot->length == s->n_ids && snapshot->margin > 0);
+    int64_t most = core__skippable(s);
+    return snapshot->length <= most || (snapshot->length == most + 1 && snapshot->margin > 0);
 }
 
 core__snapshot *core__snapshot_find(di_core *core, const core__sequence *s, int32_t n_hits) {

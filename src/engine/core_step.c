@@ -1,115 +1,128 @@
-/* One step: scheduled, built, enqueued, consumed.
+/* One step: scheduled, built, enqueued; and one that was enqueued before is read.
  *
- * Everything that is known about results is done in core_deliver.c, so that a step may once be
- * enqueued before the one before it was read.
+ * With steps_ahead 1 the device has the next step before the results of the last are known: blocks
+ * take their tokens from the device, and what runs past an end is dropped when the end is read.
  */
-#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "engine/core_internal.h"
 
-/* ---- Building ---- */
+/* ---- Enqueued ---- */
 
-static di_sample_params scoring_params(const core__sequence *s) {
-    return (di_sample_params){.top_p = 1.0f,
-                              .repetition_penalty = 1.0f,
-                              .slot = s->slot,
-                              .mask = CORE__MASK_NOTHING};
-}
-
-static di_sample_params sampling_params(di_core *core, const core__sequence *s) {
-    const di_core_request *given = &s->request->given;
-    di_sample_params p = given->sampling;
-    p.seed = s->seed;
-    /* 0 would mean "no token at all"; the least positive value keeps the likeliest one. */
-    if (!(p.top_p > 0.0f)) p.top_p = FLT_MIN;
-    p.slot = s->slot;
-    p.mask = CORE__MASK_ALLOWED;
-    p.bias_begin = core->n_biases;
-    p.n_bias = given->n_biases;
-    if (p.n_bias > 0) {
-        memcpy(core->biases + core->n_biases, given->biases,
-               (size_t)p.n_bias * sizeof *core->biases);
-        core->n_biases += p.n_bias;
+/* The test's drafts in place of those that are there. */
+static di_status force_drafts(di_core *core, const core__step *last, di_error *error) {
+    int32_t block = core->spec.block;
+    if (!core->force || last->n_drafted == 0) return DI_OK;
+    DI_TRY(di_context_read_drafts(core->context, core->forced, NULL, error));
+    for (int32_t i = 0; i < last->n_drafted; i++) {
+        const core__sequence *s = last->drafted[i].sequence;
+        if (!core__is_current(&last->drafted[i])) continue;
+        core->force(core->force_user, s->request->id, s->choice, s->ids, s->n_ids,
+                    core->forced + (int64_t)i * block);
     }
-    return p;
+    return di_context_put_drafts(core->context, core->forced, error);
 }
 
-static void ask_for_logits(di_core *core, core__sequence *s, int64_t position, bool samples) {
-    assert(core->n_out < core->max_out);
-    int32_t at = core->n_out++;
-    core->out_rows[at] = core->n_rows;
-    core->outs[at] = (core__out){s, position, samples};
-    core->params[at] = samples ? sampling_params(core, s) : scoring_params(s);
-    core->wants_logits |= core__scores(s) || s->request->given.top_logprobs > 0;
-}
-
-static void add_rows(di_core *core, core__sequence *s) {
-    bool scores = core__scores(s);
-    for (int32_t i = 0; i < s->n_rows; i++) {
-        int64_t position = s->n_done + i, next = position + 1;
-        bool samples = next == s->n_ids;
-        bool is_scored = scores && next >= s->n_scored && next < s->request->n_prompt;
-        if (samples || is_scored) ask_for_logits(core, s, position, samples);
-        core->rows[core->n_rows++] = (di_row){s->ids[position], s->slot, i};
-    }
-    core->stats.rows += (uint64_t)s->n_rows;
-    if (core__pending(core, s) > 1) core->stats.prompt_rows += (uint64_t)s->n_rows;
-}
-
-void core__build(di_core *core) {
-    core->n_rows = core->n_out = core->n_biases = 0;
-    core->wants_logits = false;
-    for (int32_t i = 0; i < core->n_order; i++) add_rows(core, core->order[i]);
-}
-
-/* ---- Running ---- */
-
-/* Pages whose tokens are final get their names. Nothing is rewound here: speculation would settle
- * what is behind its margin only. */
-static di_status settle(di_core *core, core__sequence *s, di_error *error) {
-    di_kv_sequence *pages = core__pages(core, s);
-    di_kv_settled settled;
-    while ((settled = di_kv_settle(core->kv, pages, s->ids, NULL, s->n_done)) != DI_KV_NOTHING) {
-        if (settled == DI_KV_NAMED) continue;
-        int32_t at = pages->n_named - 1;
-        DI_TRY(di_context_set_pages(core->context, s->slot, at, pages->pages + at, 1, error));
-    }
-    return DI_OK;
-}
-
-static di_status enqueue(di_core *core, di_error *error) {
-    di_step step = {.rows = core->rows,
-                    .n_rows = core->n_rows,
+static di_status enqueue_forward(di_core *core, const core__step *step, di_error *error) {
+    di_step rows = {.blocks = core->blocks,
+                    .n_blocks = step->n_blocks,
+                    .n_drafts = step->n_verified,
+                    .temperatures = step->n_verified ? core__spec_temperatures(core) : NULL,
+                    .rows = core->rows,
+                    .n_rows = step->n_rows,
                     .out_rows = core->out_rows,
-                    .n_out = core->n_out,
-                    .params = core->n_out ? core->params : NULL,
+                    .n_out = step->n_outs,
+                    .params = step->n_blocks + step->n_outs ? core->params : NULL,
                     .biases = core->biases,
                     .n_biases = core->n_biases,
                     .masks = core->masks,
-                    .n_masks = core->n_out ? 2 : 0};
-    DI_TRY(di_forward(core->context, &step, error));
-    core->stats.steps++;
+                    .n_masks = 2};
+    if (!rows.params) rows.n_masks = 0;
+    DI_TRY(di_forward(core->context, &rows, error));
+    di_fetch results = step->results;
+    results.logits = step->wants_logits ? core->logits : NULL;
+    di_context_fetch(core->context, &results);
+    return DI_OK;
+}
+
+static di_status enqueue_draft(di_core *core, const core__step *step, di_error *error) {
+    if (step->n_drafted == 0) return DI_OK;
+    di_draft_step draft = {.slots = core->draft_slots,
+                           .n = step->n_drafted,
+                           .params = core->draft_params,
+                           .biases = core->biases,
+                           .n_biases = core->n_biases,
+                           .masks = core->masks,
+                           .n_masks = 2};
+    DI_TRY(di_draft(core->context, &draft, error));
+    di_context_fetch_drafts(core->context, NULL, step->confidence);
+    return DI_OK;
+}
+
+/* What the rows of known tokens came to needs no results. */
+static di_status advance(di_core *core, core__sequence *s, di_error *error) {
+    const core__request *r = s->request;
+    bool prompt_ends = s->n_done < r->n_prompt && s->n_done + s->n_rows == r->n_prompt;
+    s->n_done += s->n_rows;
+    if (s->n_done > s->n_high) s->n_high = s->n_done;
+    s->decoding = s->n_done == s->n_ids;
+    DI_TRY(core__settle(core, s, error));
+    if (prompt_ends && s->n_ids == r->n_prompt) core__snapshot_take(core, s);
+    return DI_OK;
+}
+
+static void count(di_core *core, const core__step *step) {
+    di_core_stats *stats = &core->stats;
+    stats->steps++;
+    stats->rows += (uint64_t)(step->n_blocks + step->n_verified + step->n_rows);
+    stats->prompt_rows += (uint64_t)step->n_prompt_rows;
+    stats->drafted += (uint64_t)step->n_drafted * (uint64_t)core->spec.block;
+    stats->verified += (uint64_t)step->n_verified;
+}
+
+static di_status enqueue(di_core *core, core__step *step, di_error *error) {
+    di_context_stamp(core->context, &step->begin);
+    DI_TRY(enqueue_forward(core, step, error));
+    di_context_stamp(core->context, &step->middle);
+    DI_TRY(enqueue_draft(core, step, error));
+    di_context_stamp(core->context, &step->end);
+    step->mark = di_context_mark(core->context);
+    count(core, step);
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];
-        if (s->n_rows == 0) continue;
-        bool prompt_ends =
-            s->n_done < s->request->n_prompt && s->n_done + s->n_rows == s->request->n_prompt;
-        s->n_done += s->n_rows;
-        if (s->n_done > s->n_high) s->n_high = s->n_done;
-        DI_TRY(settle(core, s, error));
-        if (prompt_ends && s->n_ids == s->request->n_prompt) core__snapshot_take(core, s);
+        if (s->n_rows > 0) DI_TRY(advance(core, s, error));
     }
     return DI_OK;
 }
 
+/* ---- One after the other ---- */
+
+static di_status read_flying(di_core *core, di_error *error) {
+    core__step *step = core->flying;
+    core->flying = NULL;
+    return step ? core__deliver(core, step, error) : DI_OK;
+}
+
 static di_status run_step(di_core *core, di_error *error) {
-    DI_TRY(core__schedule(core, error));
+    bool again;
+    DI_TRY(core__schedule(core, &again, error));
+    if (again) {
+        DI_TRY(read_flying(core, error));
+        DI_TRY(core__schedule(core, &again, error));
+        assert(!again);
+    }
+    core__step *step = &core->steps[core->stats.steps % CORE__STEPS];
+    assert(step != core->flying);
+    core->building = step;
     core__build(core);
-    if (core->n_rows == 0) return DI_OK;
-    DI_TRY(enqueue(core, error));
-    DI_TRY(core__deliver(core, error));
-    return core__snapshots_wait(core, error);
+    if (step->n_blocks + step->n_rows == 0) return read_flying(core, error);
+    DI_TRY(force_drafts(core, &core->steps[(core->stats.steps + 1) % CORE__STEPS], error));
+    DI_TRY(enqueue(core, step, error));
+    DI_TRY(read_flying(core, error));
+    core->flying = step;
+    if (core->options.steps_ahead == 0 || step->wants_logits) return read_flying(core, error);
+    return DI_OK;
 }
 
 /* The engine's own failure: nothing that it holds can be trusted any more. */
@@ -130,8 +143,17 @@ di_status di_core_step(di_core *core, bool *busy, di_error *error) {
         return core->failed;
     }
     di_status status = run_step(core, error);
-    if (status != DI_OK) fail_all(core, status, error);
     core__sweep(core);
+    /* What ran past the last end is waited for: a core with nothing to do has an idle device. */
+    if (status == DI_OK && !core->first) {
+        status = read_flying(core, error);
+        core->last_end = NAN;
+        core__sweep(core);
+    }
+    if (status != DI_OK) {
+        fail_all(core, status, error);
+        core__sweep(core);
+    }
     *busy = core->first != NULL;
     return status;
 }

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "engine/spec_schedule.h"
 #include "kv/kv.h"
 #include "model/model.h"
 
@@ -26,6 +27,9 @@ typedef struct di_core di_core;
 /* How windows are rebuilt behind a prefix hit, and whether a prompt's head runs above the cut
  * (design: replay has three modes). */
 typedef enum di_replay { DI_REPLAY_EXACT, DI_REPLAY_STABLE, DI_REPLAY_BOUNDED } di_replay;
+
+typedef void (*di_core_force)(void *user, uint64_t request, int32_t choice, const int32_t *ids,
+                              int64_t n_ids, int32_t *drafts);
 
 typedef struct di_core_options {
     int32_t max_batch;   /* sequences that run at once; default 16 */
@@ -37,6 +41,11 @@ typedef struct di_core_options {
     di_replay replay;    /* default exact: see README.md of this folder for why */
     uint64_t window_cache_bytes; /* host memory for window snapshots; default 256 MiB */
     uint64_t max_bytes;          /* what the context may take; 0: no bound */
+    di_spec_mode spec;           /* default scheduled where the model has draft layers, else off */
+    bool reject;         /* sampled drafts stand by rejection sampling, not when they are the
+                                    token that plain decoding samples; default false */
+    int32_t steps_ahead; /* 1: the next step is enqueued before one is read; 0 (default): after */
+    bool profile_steps;  /* create measures what steps cost */
 } di_core_options;
 
 di_core_options di_core_options_defaults(const di_config *config);
@@ -90,7 +99,10 @@ typedef struct di_core_result {
 typedef struct di_core_request {
     const int32_t *ids; /* n_ids >= 1, copied */
     int64_t n_ids;
-    int64_t max_tokens;          /* >= 1, per choice; cut to what the context leaves */
+    int64_t n_given; /* the last n_given <= n_ids of ids are the beginning of the answer: choice 0
+                        reports them with their log-probabilities as it does those it samples */
+    int64_t max_tokens; /* sampled per choice, cut to what the context leaves; >= 1, or 0 with
+                           n_given > 0 and n 1 */
     di_sample_params sampling;   /* slot, bias and mask fields are filled by the engine */
     const di_logit_bias *biases; /* n_biases, copied */
     int32_t n_biases;
@@ -133,6 +145,11 @@ typedef struct di_core_stats {
     uint64_t steps, rows, prompt_rows; /* since create */
     uint64_t replayed_rows, preemptions;
     uint64_t snapshots, snapshot_hits;
+    uint64_t prompt_tokens, cached_tokens; /* of prompts that were admitted; of those, found */
+    uint64_t drafted, verified, accepted;  /* draft tokens */
+    uint64_t draft_blocks;                 /* blocks that verified some */
+    double step_seconds;                   /* the device computed steps; */
+    double gap_seconds;                    /* it waited for the next, while there was work */
     di_kv_stats kv;
 } di_core_stats;
 di_core_stats di_core_get_stats(const di_core *core);
@@ -142,6 +159,11 @@ void di_core_forget(di_core *core);
 
 /* The seed of choice i of a request with this seed. Any thread. */
 uint64_t di_core_seed(uint64_t seed, int32_t choice);
+
+/* Tests: other drafts in place of the model's, of choice of request with these n_ids tokens;
+ * drafts [block] are the model's own before. Needs steps_ahead 0: else the host knows the tokens
+ * too late. */
+void di_core_force_drafts(di_core *core, di_core_force force, void *user);
 
 /* Tests: forces a pre-emption of a running sequence before the next step, the one that would be
  * chosen. */

@@ -50,27 +50,28 @@ static bool one_in(dice *d, int32_t n) { return below(d, n) == 0; }
 /* ---- Models, opened when a schedule first needs them ---- */
 
 typedef struct models {
-    test_model at[2][2][2]; /* directory, numerics, threads - 1 */
-    bool open[2][2][2];
+    test_model at[2][2][2][2]; /* directory, numerics, threads - 1, behind a queue */
+    bool open[2][2][2][2];
 } models;
 
 static models all_models;
 
-static test_model *get_model(int32_t directory, int32_t numerics, int32_t threads) {
+static test_model *get_model(int32_t directory, int32_t numerics, int32_t threads, bool queue) {
     static const char *const names[] = {"tests/data/golden/tiny-a/model",
                                         "tests/data/golden/tiny-b/model"};
-    test_model *m = &all_models.at[directory][numerics][threads - 1];
-    if (!all_models.open[directory][numerics][threads - 1]) {
-        run_open_model(m, names[directory], TEST_CPU, (di_numerics)numerics, threads);
-        all_models.open[directory][numerics][threads - 1] = true;
+    test_model *m = &all_models.at[directory][numerics][threads - 1][queue];
+    if (!all_models.open[directory][numerics][threads - 1][queue]) {
+        run_open_model(m, names[directory], queue ? TEST_QUEUE : TEST_CPU, (di_numerics)numerics,
+                       threads);
+        all_models.open[directory][numerics][threads - 1][queue] = true;
     }
     return m;
 }
 
 static int close_models(void **state) {
     (void)state;
-    for (int i = 0; i < 8; i++) {
-        if ((&all_models.open[0][0][0])[i]) test_model_close(&(&all_models.at[0][0][0])[i]);
+    for (int i = 0; i < 16; i++) {
+        if ((&all_models.open[0][0][0][0])[i]) test_model_close(&(&all_models.at[0][0][0][0])[i]);
     }
     return 0;
 }
@@ -81,6 +82,7 @@ typedef struct schedule {
     uint64_t seed;
     dice dice;
     int32_t directory, numerics, threads, vocab;
+    bool queue;
     di_core_options options;
     int32_t documents[N_DOCUMENTS][DOCUMENT];
     run runs[N_RUNS], alone[N_RUNS * RUN_MAX_CHOICES], neighbours[N_NEIGHBOURS];
@@ -101,6 +103,9 @@ static void roll_options(schedule *s) {
                                  : DI_REPLAY_EXACT,
         .window_cache_bytes = (uint64_t)below(d, 3) * (uint64_t)below(d, 3) * 300000,
     };
+    s->queue = one_in(d, 2);
+    s->options.steps_ahead = below(d, 2);
+    s->options.spec = (di_spec_mode)below(d, 3);
     s->options.max_rows = s->options.max_batch + below(d, 3) * below(d, 40);
     for (int32_t i = 0; i < N_DOCUMENTS; i++) {
         for (int32_t k = 0; k < DOCUMENT; k++) s->documents[i][k] = below(d, s->vocab);
@@ -169,7 +174,7 @@ static void run_alone(schedule *s, int32_t i) {
                                .max_context = MAX_CONTEXT,
                                .prefix_cache = false,
                                .replay = s->options.replay};
-    di_core *core = run_core(get_model(s->directory, s->numerics, 1), &options);
+    di_core *core = run_core(get_model(s->directory, s->numerics, 1, false), &options);
     const run *r = &s->runs[i];
     for (int32_t choice = 0; choice < r->request.n; choice++) {
         run *one = &s->alone[i * RUN_MAX_CHOICES + choice];
@@ -207,7 +212,8 @@ static void disturb(schedule *s, di_core *core, int32_t *next, int32_t *forced) 
 }
 
 static di_core_stats run_together(schedule *s) {
-    di_core *core = run_core(get_model(s->directory, s->numerics, s->threads), &s->options);
+    di_core *core =
+        run_core(get_model(s->directory, s->numerics, s->threads, s->queue), &s->options);
     int32_t n_submitted = 0, n_neighbours = 0, n_forced = 0;
     di_error error;
     for (bool busy = true; busy || n_submitted < N_RUNS;) {
@@ -257,6 +263,8 @@ static void check_schedule(uint64_t seed, di_core_stats *sum) {
     sum->kv.hit_pages += stats.kv.hit_pages;
     sum->kv.adopted += stats.kv.adopted;
     sum->kv.evicted += stats.kv.evicted;
+    sum->verified += stats.verified;
+    sum->accepted += stats.accepted;
 }
 
 static void test_schedules(void **state) {
@@ -272,10 +280,11 @@ static void test_schedules(void **state) {
         check_schedule(seed, &sum);
     }
     print_message("  %llu pre-emptions, %llu snapshots used, %llu pages hit, %llu adopted, %llu "
-                  "evicted, %llu rows replayed\n",
+                  "evicted, %llu rows replayed, %llu drafts verified, %llu accepted\n",
                   (unsigned long long)sum.preemptions, (unsigned long long)sum.snapshot_hits,
                   (unsigned long long)sum.kv.hit_pages, (unsigned long long)sum.kv.adopted,
-                  (unsigned long long)sum.kv.evicted, (unsigned long long)sum.replayed_rows);
+                  (unsigned long long)sum.kv.evicted, (unsigned long long)sum.replayed_rows,
+                  (unsigned long long)sum.verified, (unsigned long long)sum.accepted);
     if (!one && n >= 20) { /* the schedules must be worth something */
         assert_true(sum.preemptions > 50 && sum.snapshot_hits > 10 && sum.kv.hit_pages > 50);
         assert_true(sum.kv.adopted > 0 && sum.kv.evicted > 0 && sum.replayed_rows > 1000);

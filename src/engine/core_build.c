@@ -1,0 +1,116 @@
+/* A step as the scheduler wants it, in the model's terms: blocks of those that decode, rows of those
+ * that still have tokens to run, who wants logits, how they are sampled, whom to draft for.
+ */
+#include <float.h>
+#include <string.h>
+
+#include "engine/core_internal.h"
+
+static core__owner owner_of(core__sequence *s) {
+    s->request->n_flying++;
+    return (core__owner){s, s->stay};
+}
+
+/* ---- Sampling ---- */
+
+static di_sample_params scoring_params(const core__sequence *s) {
+    return (di_sample_params){.top_p = 1.0f,
+                              .repetition_penalty = 1.0f,
+                              .slot = s->slot,
+                              .mask = CORE__MASK_NOTHING};
+}
+
+static di_sample_params sampling_params(di_core *core, const core__sequence *s) {
+    const di_core_request *given = &s->request->given;
+    di_sample_params p = given->sampling;
+    p.seed = s->seed;
+    /* 0 would mean "no token at all"; the least positive value keeps the likeliest one. */
+    if (!(p.top_p > 0.0f)) p.top_p = FLT_MIN;
+    p.slot = s->slot;
+    p.mask = CORE__MASK_ALLOWED;
+    p.noise = DI_NOISE_POSITION;
+    p.bias_begin = core->n_biases;
+    p.n_bias = given->n_biases;
+    if (p.n_bias > 0) {
+        memcpy(core->biases + core->n_biases, given->biases,
+               (size_t)p.n_bias * sizeof *core->biases);
+        core->n_biases += p.n_bias;
+    }
+    return p;
+}
+
+/* The sequence will have a token sampled that no step has read: it can be drafted for. */
+static void draft_for(di_core *core, core__sequence *s, const di_sample_params *params) {
+    core__step *step = core->building;
+    int64_t room = core->max_out < core->options.max_rows ? core->max_out : core->options.max_rows;
+    bool wanted = core->drafting.drafts && s->n_ids + s->n_unread < s->max_ids;
+    s->drafted = wanted && (int64_t)(step->n_drafted + 1) * core->spec.block <= room;
+    if (!s->drafted) return;
+    int32_t at = step->n_drafted++;
+    core->draft_slots[at] = s->slot;
+    core->draft_params[at] = *params;
+    if (s->law == DI_SPEC_REJECT) core->draft_params[at].noise = DI_NOISE_ROUND;
+    step->drafted[at] = owner_of(s);
+}
+
+/* ---- Rows ---- */
+
+static void add_block(di_core *core, core__sequence *s) {
+    core__step *step = core->building;
+    int32_t at = step->n_blocks++;
+    core->params[at] = sampling_params(core, s);
+    core->blocks[at] = (di_decode){s->slot, s->most, (int32_t)s->law, s->law == DI_SPEC_REJECT};
+    step->blocks[at] = owner_of(s);
+    step->wants_logits |= s->request->given.top_logprobs > 0;
+    s->n_unread++;
+    draft_for(core, s, &core->params[at]);
+}
+
+static void ask_for_logits(di_core *core, core__sequence *s, int64_t position, bool samples) {
+    core__step *step = core->building;
+    int32_t at = step->n_outs++, param = step->n_blocks + at;
+    assert(step->n_blocks + core->drafting.n_verified + step->n_outs <= core->max_out);
+    core->out_rows[at] = step->n_rows;
+    step->outs[at] = (core__out){owner_of(s), position, samples};
+    core->params[param] = samples ? sampling_params(core, s) : scoring_params(s);
+    step->wants_logits |= !samples || s->request->given.top_logprobs > 0;
+    if (!samples) return;
+    s->n_unread++;
+    draft_for(core, s, &core->params[param]);
+}
+
+static void add_rows(di_core *core, core__sequence *s) {
+    core__step *step = core->building;
+    bool scores = core__scores(s);
+    if (scores && s->n_scored == 0 && s->n_rows > 0) {
+        step->first[step->n_first++] = owner_of(s);
+    }
+    for (int32_t i = 0; i < s->n_rows; i++) {
+        int64_t position = s->n_done + i, next = position + 1;
+        bool samples = next == s->n_ids && !core__only_scores(s);
+        bool is_scored = scores && next >= s->n_scored && next < s->request->n_known;
+        if (samples || is_scored) ask_for_logits(core, s, position, samples);
+        core->rows[step->n_rows++] = (di_row){s->ids[position], s->slot, i};
+    }
+    if (core__pending(s) > 1) step->n_prompt_rows += s->n_rows;
+}
+
+void core__build(di_core *core) {
+    core__step *step = core->building;
+    step->n_rows = step->n_prompt_rows = step->n_blocks = step->n_outs = 0;
+    step->n_drafted = step->n_first = 0;
+    step->n_verified = core->drafting.n_verified;
+    step->wants_logits = false;
+    step->context_class = core->drafting.context_class;
+    step->number = (int64_t)core->stats.steps;
+    core->n_biases = 0;
+    for (int32_t i = 0; i < core->n_order; i++) {
+        core__sequence *s = core->order[i];
+        if (s->block) add_block(core, s);
+    }
+    for (int32_t i = 0; i < core->n_order; i++) {
+        core__sequence *s = core->order[i];
+        if (!s->block && s->drafted) core__spec_forget(core, s);
+        if (s->n_rows > 0) add_rows(core, s);
+    }
+}
