@@ -345,7 +345,7 @@ typedef struct di_engine_stats {
                                                     choice that decodes, drafts */
     uint64_t replayed_rows, preemptions;   /* rows that were computed again */
     uint64_t drafted, verified, accepted;  /* draft tokens */
-    uint64_t draft_steps;                  /* steps that verified drafts */
+    uint64_t draft_blocks;                 /* of a step and a choice: what verified some */
     uint64_t snapshots, snapshot_hits;     /* of windows */
     uint64_t prompt_tokens, cached_tokens; /* of prompts that were admitted; of those, found */
     int64_t pages, pages_used;             /* of the pool, now */

@@ -20,6 +20,7 @@ struct di_engine {
     di_model *model;
     di_context *context;               /* of the sequences; NULL with max_batch */
     di_core *core;                     /* of the requests; NULL without max_batch */
+    double host_seconds;               /* see di_engine_stats */
     struct di_request_record *records; /* of open requests */
     di_sampling sampling;              /* the model's defaults */
     uint32_t *mask;                    /* ceil(V / 32) words: ids that may be sampled */

@@ -9,6 +9,7 @@
 
 #include "api/api_internal.h"
 #include "api/plan.h"
+#include "kernels/queue.h"
 
 enum { MAX_CHUNK = 65536, MAX_SEQUENCES = 4096, MAX_THREADS = 1024, MAX_OUT = 32 };
 
@@ -25,6 +26,7 @@ di_engine_options di_engine_options_defaults(void) {
                                .window_cache = UINT64_C(256) << 20,
                                .spec = NULL,
                                .spec_sampling = "coupled",
+                               .steps_ahead = 1,
                                .penalties = true,
                                .memory = 0,
                                .progress = NULL,
@@ -39,19 +41,6 @@ static di_status check_range(const char *name, int64_t value, int64_t min, int64
                    value, min, max);
 }
 
-/* The engine's core runs one token a step and reads each step before the next. */
-static di_status check_speculation(const di_engine_options *o, di_error *error) {
-    if (o->spec && strcmp(o->spec, "off") != 0) {
-        return di_fail(error, DI_ERR_UNSUPPORTED, "spec '%.40s': this build only has off", o->spec);
-    }
-    if (!o->spec_sampling || strcmp(o->spec_sampling, "coupled") != 0 || o->profile_steps ||
-        o->steps_ahead != 0) {
-        return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "spec_sampling, profile_steps, steps_ahead: this build has no speculation");
-    }
-    return DI_OK;
-}
-
 static di_status check_options(const di_engine_options *o, di_error *error) {
     if (!o->backend || !o->numerics) {
         return di_fail(error, DI_ERR_USAGE, "%s is NULL; begin with di_engine_options_defaults()",
@@ -63,11 +52,11 @@ static di_status check_options(const di_engine_options *o, di_error *error) {
     if (o->max_batch == 0) {
         DI_TRY(check_range("n_sequences", o->n_sequences, 1, MAX_SEQUENCES, error));
     }
-    DI_TRY(check_speculation(o, error));
+    DI_TRY(check_range("steps_ahead", o->steps_ahead, 0, 1, error));
     return check_range("chunk", o->chunk, 1, MAX_CHUNK, error);
 }
 
-static di_status create_backend(const di_engine_options *o, di_backend **out, di_error *error) {
+static di_status create_device(const di_engine_options *o, di_backend **out, di_error *error) {
     di_numerics numerics = DI_NUMERICS_FLOAT;
     if (strcmp(o->numerics, "release") == 0) {
         numerics = DI_NUMERICS_RELEASE;
@@ -82,6 +71,14 @@ static di_status create_backend(const di_engine_options *o, di_backend **out, di
     }
     di_cpu_options cpu = {.n_threads = o->n_threads, .spin = -1, .cpu_mask = ~UINT32_C(0)};
     return di_backend_create_cpu(numerics, &cpu, out, error);
+}
+
+/* Requests run behind a queue, so that this thread builds the next step while one is computed. */
+static di_status create_backend(const di_engine_options *o, di_backend **out, di_error *error) {
+    di_backend *device;
+    if (o->max_batch == 0) return create_device(o, out, error);
+    DI_TRY(create_device(o, &device, error));
+    return di_backend_create_queue(device, out, error);
 }
 
 static di_status load_config(const char *directory, di_config *config, di_error *error) {

@@ -4,25 +4,54 @@
  * request, freed with its last choice, turns them into the public ones.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "api/api_internal.h"
 
 /* ---- Opening ---- */
 
+/* The number of a name in a list; `what` and the list are named in the message. */
+static di_status read_name(const char *what, const char *name, const char *const *names, int n,
+                           int *out, di_error *error) {
+    char all[64] = "";
+    for (int i = 0; i < n; i++) {
+        if (name && strcmp(name, names[i]) == 0) {
+            *out = i;
+            return DI_OK;
+        }
+        size_t used = strlen(all);
+        snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", names[i]);
+    }
+    return di_fail(error, DI_ERR_USAGE, "%s '%.40s' is unknown; there are %s", what,
+                   name ? name : "NULL", all);
+}
+
 static di_status read_replay(const char *name, di_replay *out, di_error *error) {
     static const char *const names[] = {[DI_REPLAY_EXACT] = "exact",
                                         [DI_REPLAY_STABLE] = "stable",
                                         [DI_REPLAY_BOUNDED] = "bounded"};
-    for (int i = 0; name && i < (int)(sizeof names / sizeof *names); i++) {
-        if (strcmp(name, names[i]) != 0) continue;
-        *out = (di_replay)i;
-        return DI_OK;
-    }
-    return di_fail(error, DI_ERR_USAGE,
-                   "replay '%.40s' is unknown; there are exact, stable and bounded",
-                   name ? name : "NULL");
+    int i;
+    DI_TRY(read_name("replay", name, names, 3, &i, error));
+    *out = (di_replay)i;
+    return DI_OK;
+}
+
+/* spec NULL leaves the default. */
+static di_status read_spec(const di_engine_options *o, di_core_options *out, di_error *error) {
+    static const char *const modes[] =
+        {[DI_SPEC_OFF] = "off", [DI_SPEC_FIXED] = "fixed", [DI_SPEC_SCHEDULED] = "scheduled"};
+    static const char *const laws[] = {"coupled", "reject"};
+    int mode = (int)out->spec, law;
+    if (o->spec) DI_TRY(read_name("spec", o->spec, modes, 3, &mode, error));
+    DI_TRY(read_name("spec_sampling", o->spec_sampling, laws, 2, &law, error));
+    out->spec = (di_spec_mode)mode;
+    out->reject = law == 1;
+    out->profile_steps = o->profile_steps;
+    out->steps_ahead = o->steps_ahead;
+    return DI_OK;
 }
 
 di_status di_engine_core_options(const di_engine_options *o, const di_config *config,
@@ -35,6 +64,7 @@ di_status di_engine_core_options(const di_engine_options *o, const di_config *co
     out->window_cache_bytes = o->window_cache;
     int64_t pages = (out->max_context + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS * o->max_batch;
     out->n_pages = pages < 1 << 28 ? (int32_t)pages : 1 << 28;
+    DI_TRY(read_spec(o, out, error));
     return read_replay(o->replay, &out->replay, error);
 }
 
@@ -159,10 +189,13 @@ static di_status submit(di_engine *engine, const di_request *request, record *r,
     for (size_t i = 0; i < n; i++) {
         biases[i] = (di_logit_bias){s->biases[i].token, s->biases[i].value};
     }
+    int64_t max_tokens = request->max_tokens;
+    if (max_tokens == 0) max_tokens = engine->info.context;
+    if (max_tokens == -1) max_tokens = 0;
     di_core_request inner = {.ids = request->ids,
                              .n_ids = (int64_t)request->n_ids,
-                             .max_tokens = request->max_tokens > 0 ? request->max_tokens
-                                                                   : engine->info.context,
+                             .n_given = (int64_t)request->n_given,
+                             .max_tokens = max_tokens,
                              .sampling = di_sampling_params(s, 0),
                              .biases = biases,
                              .n_biases = s->n_biases,
@@ -181,12 +214,17 @@ di_status di_engine_submit(di_engine *engine, const di_request *request, uint64_
     uint64_t given;
     DI_TRY(need_core(engine, error));
     DI_TRY(di_sampling_check(&request->sampling, engine->info.vocab_size, error));
-    if (request->n_given > 0) {
-        return di_fail(error, DI_ERR_UNSUPPORTED, "n_given: this build takes no given answers");
-    }
-    if (request->max_tokens < 0) {
+    if (request->max_tokens < (request->n_given > 0 ? -1 : 0)) {
         return di_fail(error, DI_ERR_USAGE, "max_tokens: %" PRId64 " is negative",
                        request->max_tokens);
+    }
+    if (request->n_given > request->n_ids) {
+        return di_fail(error, DI_ERR_USAGE, "n_given: %zu of %zu tokens", request->n_given,
+                       request->n_ids);
+    }
+    if (request->max_tokens == -1 && request->n_choices != 1) {
+        return di_fail(error, DI_ERR_USAGE, "n_choices: %d, a request for given tokens has one",
+                       request->n_choices);
     }
     record *r = calloc(1, sizeof *r);
     if (!r) return di_fail(error, DI_ERR_MEMORY, "out of memory: request");
@@ -209,9 +247,18 @@ bool di_engine_cancel(di_engine *engine, uint64_t id) {
     return engine->core && di_core_cancel(engine->core, id);
 }
 
+static double thread_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 di_status di_engine_step(di_engine *engine, bool *busy, di_error *error) {
     DI_TRY(need_core(engine, error));
-    return di_core_step(engine->core, busy, error);
+    double begin = thread_seconds();
+    di_status status = di_core_step(engine->core, busy, error);
+    engine->host_seconds += thread_seconds() - begin;
+    return status;
 }
 
 di_engine_stats di_engine_get_stats(const di_engine *engine) {
@@ -224,10 +271,19 @@ di_engine_stats di_engine_get_stats(const di_engine *engine) {
                              .prompt_rows = s.prompt_rows,
                              .replayed_rows = s.replayed_rows,
                              .preemptions = s.preemptions,
+                             .drafted = s.drafted,
+                             .verified = s.verified,
+                             .accepted = s.accepted,
+                             .draft_blocks = s.draft_blocks,
                              .snapshots = s.snapshots,
                              .snapshot_hits = s.snapshot_hits,
+                             .prompt_tokens = s.prompt_tokens,
+                             .cached_tokens = s.cached_tokens,
                              .pages = s.kv.n_pages,
-                             .pages_used = s.kv.n_private + s.kv.n_named};
+                             .pages_used = s.kv.n_private + s.kv.n_named,
+                             .step_seconds = s.step_seconds,
+                             .gap_seconds = s.gap_seconds,
+                             .host_seconds = engine->host_seconds};
 }
 
 void di_engine_forget(di_engine *engine) {

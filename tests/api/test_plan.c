@@ -214,6 +214,7 @@ static void check_core(const setting *s, di_model *model, const told *t, const c
     o.max_batch = s->max_batch;
     o.max_rows = s->chunk > s->max_batch ? s->chunk : s->max_batch;
     if (s->context) o.max_context = s->context;
+    if (s->spec && strcmp(s->spec, "off") == 0) o.spec = DI_SPEC_OFF;
     must(di_core_create(model, &o, &fingerprint, s->numerics, s->backend, &core, &error));
     check_context(core->context, t, what);
     assert_int_equal(di_core_get_stats(core).kv.n_pages, t->pool_pages);
