@@ -24,7 +24,7 @@ static di_sample_params random_params(check *c, int32_t out, int32_t n_slots, bo
     if (way >> 5 & 1) p.top_k = kc_pick(c, 1, 40, 0);
     if (way >> 6 & 1) p.min_p = (float)(0.3 * kc_uniform(c));
     if (way >> 7 & 1) p.repetition_penalty = 1.3f;
-    if (way >> 8 & 1) p.presence_penalty = 0.7f, p.frequency_penalty = -0.2f;
+    if (way >> 8 & 1) p.presence_penalty = 0.7f, p.frequency_penalty = way >> 12 & 1 ? 1.5f : -0.2f;
     if (biases && way >> 9 & 1) p.bias_begin = out % 2, p.n_bias = kc_pick(c, 1, MAX_BIAS - 1, 0);
     if (n_masks > 0 && way >> 10 & 1) p.mask = out % n_masks;
     if (way >> 11 & 1) p.noise = DI_NOISE_ROUND;
@@ -147,11 +147,12 @@ static void take_extra(check *c, sampling *s) {
     s->n_extra = kc_ints(c, n, s->n_out);
 }
 
-void kc_check_sample(check *c) {
-    bool released = !c->bench && c->round == 7; /* its vocabulary, cut by top_p alone */
+/* small: a few ids, so that every penalty may decide. */
+static void check_sample(check *c, bool small) {
+    bool released = !c->bench && !small && c->round == 7; /* its vocabulary, cut by top_p alone */
     sampling s = {.n_out = kc_pick(c, 1, released ? 2 : 6, 1), .n_slots = kc_pick(c, 1, 3, 1)};
     s.n_params = s.n_out;
-    s.vocab = kc_pick(c, 1, c->round % 2 ? 5000 : 700, 129280);
+    s.vocab = kc_pick(c, 1, small ? 12 : c->round % 2 ? 5000 : 700, 129280);
     if (released) s.vocab = 129280;
     int32_t pos[10], first[10], which[MAX_OUT], param_of[MAX_OUT];
     di_sample_params params[MAX_OUT];
@@ -162,7 +163,7 @@ void kc_check_sample(check *c) {
     for (int i = 0; i < s.n_out; i++) {
         which[i] = kc_pick(c, 0, 9, 0);
         param_of[i] = kc_pick(c, 0, s.n_out - 1, 0);
-        params[i] = random_params(c, i, s.n_slots, true, 2);
+        params[i] = random_params(c, i, s.n_slots, !small, small ? 0 : 2);
     }
     for (int i = 0; i < s.n_out && released; i++) {
         pos[which[i]] = 77;
@@ -173,11 +174,16 @@ void kc_check_sample(check *c) {
     }
     take_sampling(c, &s, params);
     if (c->round % 2 && !released) s.param_of = kc_ints(c, param_of, s.n_out);
-    if (c->round % 3 && !c->bench) take_extra(c, &s);
+    if ((small || c->round % 3) && !c->bench) take_extra(c, &s);
     kc_pair at = kc_ints(c, which, s.n_out), p = kc_ints(c, pos, 10), f = kc_ints(c, first, 10);
     KC_RUN_WITH(c, sample, args_of(&s, i, at, p, f));
     compare_sampled(c, &s);
     kc_work(c, 4.0 * s.vocab, 0);
+}
+
+void kc_check_sample(check *c) {
+    check_sample(c, false);
+    for (int i = 0; i < (c->bench ? 0 : 8); i++) check_sample(c, true);
 }
 
 void kc_check_tally(check *c) {
@@ -207,20 +213,20 @@ static void shuffled(check *c, int32_t *x, int32_t n) {
 }
 
 /* Confidences with ties, NaN and infinities. */
-static kc_pair random_confidence(check *c, int32_t n) {
+static kc_pair random_confidence(check *c, int32_t n, int way) {
     kc_pair p;
     float x[MAX_DRAFTS * MAX_BLOCKS];
     for (int32_t i = 0; i < n; i++) {
         x[i] = kc_normal(c) * 3;
-        if (c->round % 3 == 1) x[i] = (float)(int)(x[i] / 2);
-        if (c->round % 4 == 2 && kc_bits(c) % 8 == 0) x[i] = NAN;
-        if (c->round % 4 == 3 && kc_bits(c) % 4 == 0) x[i] = x[i] > 0 ? INFINITY : -INFINITY;
+        if (way % 3 == 1) x[i] = (float)(int)(x[i] / 2);
+        if (way % 4 == 2 && kc_bits(c) % 8 == 0) x[i] = NAN;
+        if (way % 4 == 3 && kc_bits(c) % 4 == 0) x[i] = x[i] > 0 ? INFINITY : -INFINITY;
     }
     for (int i = 0; i < 2; i++) p.p[i] = device_put_f(&c->dev[i], x, n);
     return p;
 }
 
-void kc_check_allot(check *c) {
+static void check_allot(check *c, int way) {
     int32_t n = kc_pick(c, 1, MAX_BLOCKS, MAX_BLOCKS), block = kc_pick(c, 1, MAX_DRAFTS, 5);
     int32_t columns[MAX_BLOCKS], slots[MAX_BLOCKS], next[MAX_BLOCKS], drafts[32], most = 0;
     di_block blocks[MAX_BLOCKS];
@@ -234,13 +240,13 @@ void kc_check_allot(check *c) {
         if (blocks[b].most == 0) blocks[b].column = -1;
         most += blocks[b].most;
     }
-    for (int32_t i = 0; i < n * block; i++) drafts[i] = kc_pick(c, c->round % 2 ? -2 : 0, 30, 7);
+    for (int32_t i = 0; i < n * block; i++) drafts[i] = kc_pick(c, way % 2 ? -2 : 0, 30, 7);
     for (int32_t i = 0; i < DI_LAWS * block; i++)
-        temperatures[i] = c->round % 2 ? 1 : (float)exp2(kc_uniform(c) * 6 - 3);
-    int32_t n_drafts = c->round == 5 ? 0 : kc_pick(c, 0, most, most / 2), rows = n + n_drafts;
+        temperatures[i] = way % 2 ? 1 : (float)exp2(kc_uniform(c) * 6 - 3);
+    int32_t n_drafts = way == 5 ? 0 : kc_pick(c, 0, most, most / 2), rows = n + n_drafts;
     kc_pair at = kc_put(c, blocks, (uint64_t)n * sizeof *blocks), anchor = kc_ints(c, next, n);
     kc_pair ids = n_drafts ? kc_ints(c, drafts, n * block) : none;
-    kc_pair sure = n_drafts ? random_confidence(c, n * block) : none;
+    kc_pair sure = n_drafts ? random_confidence(c, n * block, way) : none;
     kc_pair t = n_drafts ? kc_put(c, temperatures, (uint64_t)(DI_LAWS * block) * 4) : none;
     kc_pair n_rows = kc_take(c, (uint64_t)n * 4);
     kc_pair row = kc_take(c, (uint64_t)rows * sizeof(di_row)), out[5];
@@ -251,6 +257,10 @@ void kc_check_allot(check *c) {
     kc_compare_bytes(c, "rows", row, rows, sizeof(di_row), NULL);
     static const char *const names[] = {"which", "slot", "param_of", "extra_at", "n_extra"};
     for (int k = 0; k < 5; k++) kc_compare_bytes(c, names[k], out[k], rows, 4, NULL);
+}
+
+void kc_check_allot(check *c) {
+    for (int i = 0; i < (c->bench ? 1 : 8); i++) check_allot(c, 8 * c->round + i); /* small */
 }
 
 /* The rows of some blocks, and others behind them. */
@@ -306,7 +316,7 @@ static void set_drafts(check *c, verification *v, const sampling *s, kc_pair row
     }
 }
 
-void kc_check_accept(check *c) {
+static void check_accept(check *c) {
     verification v = random_blocks(c);
     sampling s = {.n_out = v.total, .n_slots = v.n_blocks, .n_params = v.n_blocks};
     s.vocab = kc_pick(c, 1, c->round % 2 ? 3000 : 12, 129280);
@@ -333,4 +343,8 @@ void kc_check_accept(check *c) {
            blocks.p[i], n_rows.p[i], rows.p[i], q.p[i], n_valid.p[i]);
     compare_sampled(c, &s);
     kc_compare_bytes(c, "n_valid", n_valid, v.n_blocks, 4, NULL);
+}
+
+void kc_check_accept(check *c) {
+    for (int i = 0; i < (c->bench ? 1 : 4); i++) check_accept(c);
 }

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels/backend.h"
@@ -63,6 +64,18 @@ static void test_transfers(void **state) {
     assert_int_equal(di_backend_sync(b, &error), DI_OK);
     for (int i = 0; i < 300; i++) assert_int_equal(out[i], i >= 10 && i < 30 ? 5 : in[i]);
     assert_int_equal(b->numerics, DI_NUMERICS_RELEASE);
+    b->destroy(b);
+}
+
+static void test_stamp(void **state) {
+    (void)state;
+    di_backend *b = open_cpu(DI_NUMERICS_FLOAT);
+    double stamps[2] = {-1, -1};
+    struct timespec pause = {0, 2000000};
+    b->stamp(b->stream, &stamps[0]);
+    nanosleep(&pause, NULL);
+    b->stamp(b->stream, &stamps[1]);
+    assert_true(stamps[1] - stamps[0] >= 0.002 && stamps[1] - stamps[0] < 100);
     b->destroy(b);
 }
 
@@ -196,9 +209,10 @@ static void test_join(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc),          cmocka_unit_test(test_transfers),
-        cmocka_unit_test(test_mapped_weights), cmocka_unit_test(test_prepare),
-        cmocka_unit_test(test_prepare_grows),  cmocka_unit_test(test_join),
+        cmocka_unit_test(test_alloc),   cmocka_unit_test(test_transfers),
+        cmocka_unit_test(test_stamp),   cmocka_unit_test(test_mapped_weights),
+        cmocka_unit_test(test_prepare), cmocka_unit_test(test_prepare_grows),
+        cmocka_unit_test(test_join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -115,6 +116,30 @@ static void test_same_bits_as_ref(void **state) {
     }
 }
 
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Stamps come in the order of the stream, and no sooner than it. */
+static void test_stamps(void **state) {
+    (void)state;
+    static double out[ROWS * WIDTH];
+    di_backend *late;
+    di_error error;
+    double begin = now(), first, second;
+    must(late_backend_create(DI_NUMERICS_FLOAT, &late, &error), &error);
+    prepare(late);
+    late->stamp(late->stream, &first);
+    run_chain(late, 50, out); /* waits */
+    double middle = now();
+    late->stamp(late->stream, &second);
+    must(di_backend_sync(late, &error), &error);
+    assert_true(begin <= first && first <= middle && middle <= second && second <= now());
+    late->destroy(late);
+}
+
 static void test_reading_a_handle_faults(void **state) {
     (void)state;
     di_backend *late;
@@ -155,6 +180,7 @@ static void test_transfers_and_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits_as_ref),
+        cmocka_unit_test(test_stamps),
         cmocka_unit_test(test_reading_a_handle_faults),
         cmocka_unit_test(test_transfers_and_memory),
     };

@@ -11,9 +11,10 @@
 #include <cmocka.h>
 
 #include "base/philox.h"
+#include "kernels/reject.h"
 #include "support/device.h"
 
-enum { VOCAB = 37 };
+enum { VOCAB = 37, EXTRA = 4 };
 
 typedef struct request {
     di_sample_params params;
@@ -21,33 +22,54 @@ typedef struct request {
     int32_t counts[VOCAB];
     di_logit_bias biases[4];
     uint32_t mask[2];
-    int32_t pos;
+    int32_t pos, first_pos;
+    int32_t extra[EXTRA], n_extra; /* drafts before the row */
 } request;
 
 static request plain_request(void) {
     request r =
         {.params = {.seed = 11, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .mask = -1},
-         .pos = 40};
+         .pos = 40,
+         .first_pos = 38};
     for (int i = 0; i < VOCAB; i++) r.logits[i] = (float)((i * 7) % VOCAB) * 0.15f - 2;
     return r;
 }
 
+/* Row 1 of two rows; the parameters stand third, the drafts before the row from place 1 on, every
+ * third one. */
 static int32_t run(device *d, const request *r, float *logprob) {
-    int32_t which = 0, token = -9, next = 5, after;
-    di_ptr logits = device_put_f(d, r->logits, VOCAB), out = device_take(d, 4);
-    di_ptr log_out = device_take(d, 4), last = device_put(d, &next, 4);
+    int32_t token = -9, next = 5, after;
+    const int32_t which = 1, param_of = 2, extra_at = 1, rows[] = {r->first_pos, r->pos};
+    const int32_t first[] = {0, 0};
+    int32_t extra[1 + 3 * EXTRA];
+    di_sample_params params[3];
+    memset(params, 0xEE, sizeof params);
+    params[2] = r->params;
+    for (int i = 0; i < 1 + 3 * EXTRA; i++) extra[i] = i % 3 == 1 ? r->extra[i / 3] : i % 7;
+    di_ptr out = device_take(d, 4), log_out = device_take(d, 4), last = device_put(d, &next, 4);
     di_sample_args args = {.n_out = 1,
                            .vocab = VOCAB,
                            .which = device_put(d, &which, 4),
-                           .pos = device_put(d, &r->pos, 4),
-                           .logits = logits,
-                           .params = device_put(d, &r->params, sizeof r->params),
+                           .pos = device_put(d, rows, sizeof rows),
+                           .first = device_put(d, first, sizeof first),
+                           .logits = device_put_f(d, r->logits, VOCAB),
+                           .params = device_put(d, params, sizeof params),
+                           .param_of = device_put(d, &param_of, 4),
                            .counts = device_put(d, r->counts, sizeof r->counts),
+                           .extra = device_put(d, extra, sizeof extra),
+                           .extra_at = device_put(d, &extra_at, 4),
+                           .n_extra = device_put(d, &r->n_extra, 4),
+                           .extra_stride = 3,
                            .biases = device_put(d, r->biases, sizeof r->biases),
                            .masks = device_put(d, r->mask, sizeof r->mask),
                            .next_token = last,
                            .token = out,
                            .logprob = log_out};
+    if (r->n_extra == 0) args.extra = args.extra_at = args.n_extra = DI_NONE;
+    if (r->pos % 2) { /* the other way to say it */
+        args.param_of = DI_NONE;
+        args.params = di_ptr_at(args.params, 2 * sizeof params[0]);
+    }
     d->backend->ops->sample(d->backend->stream, &args);
     device_get(d, out, &token, 4);
     device_get(d, log_out, logprob, 4);
@@ -63,8 +85,9 @@ static void adjusted(const request *r, double *x) {
     const di_sample_params *p = &r->params;
     for (int i = 0; i < VOCAB; i++) {
         int32_t count = r->counts[i] % DI_COUNT_PROMPT;
+        for (int k = 0; k < r->n_extra; k++) count += r->extra[k] == i;
         x[i] = (double)r->logits[i];
-        if (r->counts[i] != 0) {
+        if (r->counts[i] != 0 || count > 0) {
             x[i] = x[i] > 0 ? x[i] / (double)p->repetition_penalty
                             : x[i] * (double)p->repetition_penalty;
         }
@@ -103,8 +126,10 @@ static int32_t expected(const request *r) {
     const di_sample_params *p = &r->params;
     double x[VOCAB], best = -INFINITY;
     bool kept[VOCAB];
+    uint64_t seed = p->seed;
     int32_t token = -2;
     if (r->pos < 0) return -1;
+    if (p->noise == DI_NOISE_ROUND) seed = di_noise_seed(p->seed, DI_NOISE_DRAFT, r->first_pos);
     adjusted(r, x);
     if (p->temperature == 0) {
         for (int i = 0; i < VOCAB; i++) {
@@ -115,7 +140,7 @@ static int32_t expected(const request *r) {
     for (int i = 0; i < VOCAB; i++) x[i] /= (double)p->temperature;
     kept_ids(p, x, kept);
     for (int i = 0; i < VOCAB; i++) {
-        double y = x[i] + di_gumbel(p->seed, (int64_t)r->pos + 1, i);
+        double y = x[i] + di_gumbel(seed, (int64_t)r->pos + 1, i);
         if (kept[i] && y > best) best = y, token = i;
     }
     return token;
@@ -179,6 +204,13 @@ static request random_request(uint32_t *seed) {
     if ((way & 96) == 64) r.params.temperature = 0.6f;
     if (way & 128) r.params.top_k = 1 + (int32_t)(random_bits(seed) % 40);
     if (way & 256) r.params.top_p = 0.05f + (float)(random_bits(seed) % 90) * 0.01f;
+    if (way & 1024) r.params.noise = DI_NOISE_ROUND;
+    r.first_pos = r.pos - (int32_t)(random_bits(seed) % 5);
+    if (way & 2048) { /* negative ids are none; the same one may come again */
+        r.n_extra = 1 + (int32_t)(random_bits(seed) % EXTRA);
+        for (int i = 0; i < EXTRA; i++) r.extra[i] = (int32_t)(random_bits(seed) % (VOCAB + 2)) - 2;
+        if (random_bits(seed) % 2) r.extra[1] = r.extra[0];
+    }
     if (way & 512) r.params.min_p = (float)(random_bits(seed) % 50) * 0.01f;
     return r;
 }
