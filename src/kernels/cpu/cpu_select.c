@@ -4,24 +4,26 @@
 
 #include "kernels/cpu/cpu.h"
 
-enum { BITS = 11, BINS = 1 << BITS };
+enum { MANY = 4096, MAX_BINS = 1 << 11 };
 
 /* Keys are 0 for what is never taken. The largest key such that at least k keys are not below it;
- * *above: how many are above it. At least k keys are not 0. */
+ * *above: how many are above it. At least k keys are not 0. The more keys, the larger the tables of
+ * counts, which must be cleared and searched, may be. */
 static uint32_t kth_key(const uint32_t *keys, int32_t n, int32_t k, int32_t *above) {
-    static const int shifts[3] = {21, 10, 0};
+    const int digit = n < MANY ? 8 : 11;
     uint32_t prefix = 0, mask = 0;
-    int32_t counts[BINS], taken = 0;
-    for (int pass = 0; pass < 3; pass++) {
-        uint32_t low = pass == 2 ? 1023 : BINS - 1;
-        memset(counts, 0, sizeof counts);
-        for (int32_t i = 0; i < n; i++) {
-            if ((keys[i] & mask) == prefix) counts[keys[i] >> shifts[pass] & low]++;
-        }
+    int32_t counts[MAX_BINS], taken = 0;
+    for (int shift = 32; shift > 0;) {
+        int bits = shift < digit ? shift : digit;
+        shift -= bits;
+        uint32_t low = (1u << bits) - 1;
+        memset(counts, 0, (low + 1) * sizeof *counts);
+        for (int32_t i = 0; i < n; i++)
+            if ((keys[i] & mask) == prefix) counts[keys[i] >> shift & low]++;
         int32_t bin = (int32_t)low;
         while (taken + counts[bin] < k) taken += counts[bin--];
-        prefix |= (uint32_t)bin << shifts[pass];
-        mask |= low << shifts[pass];
+        prefix |= (uint32_t)bin << shift;
+        mask |= low << shift;
     }
     *above = taken;
     return prefix;
