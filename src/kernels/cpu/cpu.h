@@ -43,6 +43,9 @@ typedef struct cpu_kernels {
      */
     void (*product)(const di_matrix *w, int32_t n0, int32_t n, const float *const *x, int64_t x_at,
                     int32_t m, float *acc, cpu_scratch *scratch);
+    /* out[r][at + j] = [a](acc[r * CPU_TILE_N + j]), j < n */
+    void (*store_tile)(const float *acc, int32_t m, int32_t n, bool round, float *const *out,
+                       int64_t at);
     /* The order in which products read x against FP4 weights; fills up to a multiple of 64 with
      * zeros. k a multiple of 32; may be in place. */
     void (*fp4_order)(const float *x, int64_t k, float *out);
@@ -74,7 +77,7 @@ typedef struct cpu_kernels {
     /* sum_i h q k key, for one stream of the Engram gate; and h += gate * value */
     float (*gate_dot)(const float *h, const float *q, const float *k, const float *key, int64_t n);
     void (*add_scaled)(float *h, float gate, const float *value, int64_t n, bool round);
-    /* out = [a](weight * silu(min(g, limit)) * clamp(u, +-limit)); limit 0: none */
+    /* out = [a](weight * silu(min([a](g), limit)) * clamp([a](u), +-limit)); limit 0: none */
     void (*swiglu)(const float *g, const float *u, float weight, float limit, int64_t n, bool round,
                    float *out);
     void (*combine)(const float *rows, const float *shared, int32_t k, int64_t width, int64_t begin,
@@ -82,7 +85,8 @@ typedef struct cpu_kernels {
     /* out = [a](per channel sum_i softmax_i(g[i]) c[i]), i < ratio rows by pointer */
     void (*pool)(const float *const *c, const float *const *g, int32_t ratio, int64_t n, bool round,
                  float *out);
-    void (*comb4)(float *comb, int32_t iters, float eps); /* Sinkhorn of 4 x 4 logits, in place */
+    /* Sinkhorn of n times 4 x 4 logits, in place */
+    void (*comb4)(float *comb, int64_t n, int32_t iters, float eps);
 
     /* One block of attention for m heads. s [m][CPU_BLOCK] raw dots in, probabilities out;
      * slots >= n and empty ones (bit clear in `live`) get 0. top, sum [m]; shrink [m] out. */

@@ -3,6 +3,7 @@
 
 void cpu_kernels_init_avx2(cpu_kernels *kernels) {
     kernels->product = cpu_product_avx2;
+    kernels->store_tile = cpu_store_tile_avx2;
     cpu_fp4_init_avx2();
     kernels->fp4_order = cpu_fp4_order_avx2;
     kernels->dots = cpu_dots_avx2;

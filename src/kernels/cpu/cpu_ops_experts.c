@@ -105,10 +105,6 @@ static void hidden_tile(di_stream *s, cpu_scratch *scratch, const expert_run *ru
                         int32_t n, float limit) {
     s->k->product(&run->w1, first, n, run->x, 0, run->m, scratch->acc, scratch);
     s->k->product(&run->w3, first, n, run->x, 0, run->m, scratch->acc2, scratch);
-    if (s->release) {
-        s->k->round_bf16(scratch->acc, (int64_t)run->m * CPU_TILE_N);
-        s->k->round_bf16(scratch->acc2, (int64_t)run->m * CPU_TILE_N);
-    }
     for (int32_t r = 0; r < run->m; r++) {
         float *h = run->h[r] + first;
         s->k->swiglu(scratch->acc + (int64_t)r * CPU_TILE_N,

@@ -7,11 +7,7 @@
 static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 /* model.md 3.5, for any number of streams; four have a vector form. */
-static void sinkhorn(const di_stream *s, float *c, int32_t hc, int32_t iters, float eps) {
-    if (hc == 4) {
-        s->k->comb4(c, iters, eps);
-        return;
-    }
+static void sinkhorn(float *c, int32_t hc, int32_t iters, float eps) {
     for (int32_t step = 0; step < 2 * iters; step++) {
         bool rows = step % 2 == 0;
         int32_t along = rows ? 1 : hc, across = rows ? hc : 1;
@@ -53,8 +49,9 @@ static void mix_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t beg
         }
         for (int32_t j = 0; j < hc * hc; j++)
             comb[j] = raw[2 * hc + j] * norm * scale[2] + base[2 * hc + j];
-        sinkhorn(s, comb, hc, a->iters, eps);
+        if (hc != 4) sinkhorn(comb, hc, a->iters, eps);
     }
+    if (hc == 4) s->k->comb4((float *)cpu_at(a->comb) + begin * 16, end - begin, a->iters, eps);
 }
 
 void cpu_op_mix(di_stream *s, const di_mix_args *args) {
@@ -65,7 +62,7 @@ void cpu_op_mix(di_stream *s, const di_mix_args *args) {
     const float *const *x = cpu_inputs(s, cpu_at(args->streams), rows, 1, &args->fn, false);
     cpu_product_rows(s, &args->fn, x, raw, rows, false);
     mix_job job = {args, raw, cpu_vector(s, args->base), cpu_vector(s, args->scale)};
-    cpu_parallel(s, rows, 1, (int64_t)rows * (args->fn.k / 8 + 1000), mix_rows, &job);
+    cpu_parallel(s, rows, 4, (int64_t)rows * (args->fn.k / 8 + 500), mix_rows, &job);
 }
 
 typedef struct sublayer_job {

@@ -63,23 +63,24 @@ const float *const *cpu_inputs(di_stream *s, const float *x, int32_t m, int32_t 
 typedef struct product_job {
     const cpu_product *products;
     int32_t n, height; /* height: weight rows of a task, divides CPU_TILE_N */
+    int32_t parts;     /* of the x rows: a task takes one */
 } product_job;
 
 static int64_t tiles_of(const cpu_product *p, int32_t height) {
     return (p->n_end + height - 1) / height - p->n_begin / height;
 }
 
-static void run_tile(di_stream *s, cpu_scratch *scratch, const cpu_product *p, int32_t height,
-                     int64_t tile) {
-    int32_t first = (int32_t)(p->n_begin / height + tile) * height, last = first + height;
+/* Task i of one product: a tile and a part of the rows. */
+static void run_tile(di_stream *s, cpu_scratch *scratch, const product_job *job,
+                     const cpu_product *p, int64_t i) {
+    int32_t height = job->height, part = (int32_t)(i % job->parts);
+    int32_t first = (int32_t)(p->n_begin / height + i / job->parts) * height, last = first + height;
     if (first < p->n_begin) first = p->n_begin;
     if (last > p->n_end) last = p->n_end;
-    int32_t n = last - first;
-    s->k->product(&p->w, first, n, p->x, p->x_at, p->m, scratch->acc, scratch);
-    if (p->round) s->k->round_bf16(scratch->acc, (int64_t)p->m * CPU_TILE_N);
-    for (int32_t r = 0; r < p->m; r++)
-        memcpy(p->out[r] + (first - p->n_begin), scratch->acc + (int64_t)r * CPU_TILE_N,
-               (size_t)n * sizeof(float));
+    int32_t n = last - first, row = p->m * part / job->parts;
+    int32_t m = p->m * (part + 1) / job->parts - row;
+    s->k->product(&p->w, first, n, p->x + row, p->x_at, m, scratch->acc, scratch);
+    s->k->store_tile(scratch->acc, m, n, p->round, p->out + row, first - p->n_begin);
 }
 
 static void run_tiles(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin, int64_t end) {
@@ -87,19 +88,21 @@ static void run_tiles(di_stream *s, cpu_scratch *scratch, void *user, int64_t be
     int64_t base = 0;
     for (int32_t i = 0; i < job->n && base < end; i++) {
         const cpu_product *p = &job->products[i];
-        int64_t tiles = tiles_of(p, job->height);
-        for (int64_t t = begin > base ? begin - base : 0; t < tiles && base + t < end; t++)
-            run_tile(s, scratch, p, job->height, t);
-        base += tiles;
+        int64_t tasks = tiles_of(p, job->height) * job->parts;
+        for (int64_t t = begin > base ? begin - base : 0; t < tasks && base + t < end; t++)
+            run_tile(s, scratch, job, p, t);
+        base += tasks;
     }
 }
 
 void cpu_products(di_stream *s, const cpu_product *products, int32_t n) {
-    product_job job = {products, n, CPU_TILE_N};
+    product_job job = {products, n, CPU_TILE_N, 1};
     int64_t work = 0, tiles = 0;
+    int32_t least = INT32_MAX; /* rows */
     for (int32_t i = 0; i < n; i++) {
         if (products[i].m == 0) return;
         CPU_REQUIRE(cpu_rows_fit(s, products[i].m));
+        if (products[i].m < least) least = products[i].m;
         work += cpu_product_work(&products[i].w, products[i].n_end - products[i].n_begin,
                                  products[i].m);
     }
@@ -108,6 +111,9 @@ void cpu_products(di_stream *s, const cpu_product *products, int32_t n) {
         for (int32_t i = 0; i < n; i++) tiles += tiles_of(&products[i], job.height);
         if (tiles >= 4 * s->n_members || job.height == 8) break;
     }
+    /* Matrices too small for that: parts of the rows, of at least eight. */
+    while (tiles * job.parts < 2 * s->n_members && least / (job.parts + 1) >= 8) job.parts++;
+    tiles *= job.parts;
     cpu_parallel(s, tiles, tiles / (8 * s->n_members), work, run_tiles, &job);
 }
 

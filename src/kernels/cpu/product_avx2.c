@@ -204,6 +204,14 @@ void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *co
                          scratch->tile);
 }
 
+void cpu_store_tile_avx2(const float *acc, int32_t m, int32_t n, bool round, float *const *out,
+                         int64_t at) {
+    for (int32_t r = 0; r < m; r++)
+        for (int32_t j = 0; j < n; j += 8)
+            store_n(out[r] + at + j, n - j,
+                    to_a(_mm256_loadu_ps(acc + (int64_t)r * CPU_TILE_N + j), round));
+}
+
 void cpu_dots_avx2(const float *a, int64_t lda, int32_t m, const float *b, int64_t ldb, int32_t n,
                    int32_t k, float *out, int64_t ldo) {
     for (int32_t k0 = 0; k0 < k; k0 += CPU_TILE_K) {

@@ -118,8 +118,9 @@ static void swiglu(const float *g, const float *u, float weight, float limit, in
     __m256 top = _mm256_set1_ps(limit > 0 ? limit : INFINITY), one = _mm256_set1_ps(1.0f);
     __m256 bottom = _mm256_sub_ps(_mm256_setzero_ps(), top), w = _mm256_set1_ps(weight);
     for (int64_t i = 0; i < n; i += 8) {
-        __m256 a = _mm256_min_ps(load_n(g + i, n - i), top);
-        __m256 b = _mm256_min_ps(_mm256_max_ps(load_n(u + i, n - i), bottom), top);
+        __m256 a = _mm256_min_ps(to_a(load_n(g + i, n - i), round), top);
+        __m256 b = to_a(load_n(u + i, n - i), round);
+        b = _mm256_min_ps(_mm256_max_ps(b, bottom), top);
         __m256 e = exp8(_mm256_sub_ps(_mm256_setzero_ps(), a));
         __m256 silu = _mm256_div_ps(a, _mm256_add_ps(one, e));
         store_n(out + i, n - i, to_a(_mm256_mul_ps(_mm256_mul_ps(w, silu), b), round));
@@ -152,26 +153,46 @@ static void pool(const float *const *c, const float *const *g, int32_t ratio, in
     }
 }
 
+/* Two 4 x 4 matrices, one in each half. */
+CPU_INLINE void transpose4(__m256 r[4]) {
+    __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(r[0], r[1]));
+    __m256d b = _mm256_castps_pd(_mm256_unpacklo_ps(r[2], r[3]));
+    __m256d c = _mm256_castps_pd(_mm256_unpackhi_ps(r[0], r[1]));
+    __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(r[2], r[3]));
+    r[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+    r[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+    r[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(c, d));
+    r[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(c, d));
+}
+
 /* Sinkhorn of 4 x 4: normalising the rows is normalising the columns of the transpose, and sums
- * down columns need no shuffles. */
-static void comb4(float *comb, int32_t iters, float eps) {
-    __m128 r[4], small = _mm_set1_ps(eps);
-    for (int i = 0; i < 4; i++) r[i] = _mm_loadu_ps(comb + 4 * i);
-    _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]);
-    __m128 top = _mm_max_ps(_mm_max_ps(r[0], r[1]), _mm_max_ps(r[2], r[3]));
-    for (int i = 0; i < 4; i++)
-        r[i] = _mm256_castps256_ps128(exp8(_mm256_castps128_ps256(_mm_sub_ps(r[i], top))));
-    for (int32_t step = 0; step < 2 * iters; step++) {
-        __m128 sum = _mm_add_ps(_mm_add_ps(r[0], r[1]), _mm_add_ps(r[2], r[3]));
-        if (step > 0) sum = _mm_add_ps(sum, small);
-        for (int i = 0; i < 4; i++) {
-            r[i] = _mm_div_ps(r[i], sum);
-            if (step == 0) r[i] = _mm_add_ps(r[i], small);
+ * down columns need no shuffles. A chain of waits, so two matrices go side by side. */
+static void comb4(float *comb, int64_t n, int32_t iters, float eps) {
+    const __m256 small = _mm256_set1_ps(eps), one = _mm256_set1_ps(1.0f);
+    for (int64_t t = 0; t < n; t += 2) {
+        float *first = comb + 16 * t, *second = t + 1 < n ? first + 16 : first;
+        __m256 r[4];
+        for (int i = 0; i < 4; i++)
+            r[i] = _mm256_set_m128(_mm_loadu_ps(second + 4 * i), _mm_loadu_ps(first + 4 * i));
+        transpose4(r);
+        __m256 top = _mm256_max_ps(_mm256_max_ps(r[0], r[1]), _mm256_max_ps(r[2], r[3]));
+        for (int i = 0; i < 4; i++) r[i] = exp8(_mm256_sub_ps(r[i], top));
+        for (int32_t step = 0; step < 2 * iters; step++) {
+            __m256 sum = _mm256_add_ps(_mm256_add_ps(r[0], r[1]), _mm256_add_ps(r[2], r[3]));
+            if (step > 0) sum = _mm256_add_ps(sum, small);
+            __m256 share = _mm256_div_ps(one, sum);
+            for (int i = 0; i < 4; i++) {
+                r[i] = _mm256_mul_ps(r[i], share);
+                if (step == 0) r[i] = _mm256_add_ps(r[i], small);
+            }
+            transpose4(r);
         }
-        _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]);
+        transpose4(r); /* an even number of steps ends transposed */
+        for (int i = 0; i < 4; i++) {
+            _mm_storeu_ps(second + 4 * i, _mm256_extractf128_ps(r[i], 1));
+            _mm_storeu_ps(first + 4 * i, _mm256_castps256_ps128(r[i]));
+        }
     }
-    _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]); /* an even number of steps ends transposed */
-    for (int i = 0; i < 4; i++) _mm_storeu_ps(comb + 4 * i, r[i]);
 }
 
 static int32_t sort_keys(const float *scores, int64_t n, uint32_t *keys) {

@@ -234,6 +234,8 @@ bool cpu_product_few_rows(const di_matrix *w, int64_t n0, int32_t n, const float
 /* The functions of cpu_kernels that live in other *_avx2.c files. */
 void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *const *x,
                       int64_t x_at, int32_t m, float *acc, cpu_scratch *scratch);
+void cpu_store_tile_avx2(const float *acc, int32_t m, int32_t n, bool round, float *const *out,
+                         int64_t at);
 void cpu_dots_avx2(const float *a, int64_t lda, int32_t m, const float *b, int64_t ldb, int32_t n,
                    int32_t k, float *out, int64_t ldo);
 void cpu_fp4_order_avx2(const float *x, int64_t k, float *out);
