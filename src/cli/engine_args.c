@@ -14,8 +14,7 @@ void di_args_machine(const di_args *args, di_engine_options *out) {
     if (di_args_given(args, DI_OPT_SPEC)) out->spec = di_args_text(args, DI_OPT_SPEC);
 }
 
-di_status di_args_open_engine(const di_args *args, const char *directory, di_progress *progress,
-                              di_engine **out, di_error *error) {
+void di_args_engine_options(const di_args *args, di_progress *progress, di_engine_options *out) {
     di_engine_options options = di_engine_options_defaults();
     di_args_machine(args, &options);
     options.memory = di_args_unsigned(args, DI_OPT_MEMORY);
@@ -32,6 +31,13 @@ di_status di_args_open_engine(const di_args *args, const char *directory, di_pro
     options.progress = di_progress_report;
     options.user = progress;
     progress->quiet = di_args_flag(args, DI_OPT_QUIET);
+    *out = options;
+}
+
+di_status di_args_open_engine(const di_args *args, const char *directory, di_progress *progress,
+                              di_engine **out, di_error *error) {
+    di_engine_options options;
+    di_args_engine_options(args, progress, &options);
     di_status status = di_engine_open(directory, &options, out, error);
     di_progress_end(progress);
     return status;

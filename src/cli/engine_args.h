@@ -10,6 +10,9 @@
  * options that decide what memory a context takes. */
 void di_args_machine(const di_args *args, di_engine_options *out);
 
+/* The machine options of the verb; progress goes to *progress. */
+void di_args_engine_options(const di_args *args, di_progress *progress, di_engine_options *out);
+
 /* Opens the model with the machine options of the verb; progress goes to *progress, which must
  * outlive the engine. */
 di_status di_args_open_engine(const di_args *args, const char *directory, di_progress *progress,

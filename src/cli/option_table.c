@@ -171,7 +171,7 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_SCENARIO] = {.name = "scenario", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
         .value = "LIST", .default_value = "prefill,decode,row,latency,gap", .verbs = BENCH,
         .help = "What to measure, separated by commas: prefill, decode, row, latency, cache, cut, "
-                "speculation, gap, or all."},
+                "speculation, sampled, gap, or all."},
     [DI_OPT_PAIRS] = {.name = "pairs", .type = DI_TYPE_INT, .group = DI_GROUP_PROMPT,
         .value = "N", .min = 1, .max = 1000, .default_value = "3", .verbs = BENCH,
         .help = "Runs of each side of a comparison, in turn. With 6 or more, the interval that "

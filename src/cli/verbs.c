@@ -122,11 +122,14 @@ const di_verb di_verbs[] = {
      "prompt lengths), decode (over numbers of simultaneous requests and contexts), row (a row of a "
      "decode step against one of a prefill chunk), latency (times to the first and between tokens "
      "while requests arrive at random), cache (a prompt that was read before against a cold one, in "
-     "every mode of replay), cut (what stable and bounded save of a cold prompt), speculation (drafts "
-     "against none, for each task), gap (how long the engine leaves the device idle).\n\n"
+     "every mode of replay), cut (what stable and bounded save of a cold prompt), speculation and "
+     "sampled (drafts against none on the text of tasks, greedy and sampled), gap (how long the "
+     "engine leaves the device idle).\n\n"
      "What is compared runs in turn, --pairs times each, and the ratios' median is given with its "
-     "interval. The machine's read bandwidth and arithmetic peak are measured first. With --json "
-     "everything is one document on stdout. Ctrl-C stops; what is done is printed.",
+     "interval. The machine's read bandwidth and arithmetic peak are measured first; floors follow "
+     "from them and the weights alone. --spec is off but in latency and where drafts are compared. "
+     "With --json everything is one document on stdout, times in seconds. Ctrl-C stops; what is done "
+     "is printed.",
      bench_examples, di_cmd_bench},
     {DI_VERB_EVAL, "eval", "MODEL", 1, 1, "accuracy over task files, perplexity of a text",
      "Answers the lines of task files, many at a time and with the most likely tokens unless "

@@ -1,0 +1,176 @@
+/* What was measured on what: machine, model, options; and the floors that follow from them. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/team.h"
+#include "cli/bench.h"
+#include "cli/lossy.h"
+#include "model/checkpoint.h"
+
+/* ---- Machine ---- */
+
+static void processor_name(char out[128]) {
+    char line[512];
+    snprintf(out, 128, "unknown");
+    FILE *info = fopen("/proc/cpuinfo", "re");
+    while (info && fgets(line, sizeof line, info)) {
+        if (strncmp(line, "model name", 10) != 0) continue;
+        const char *value = strchr(line, ':');
+        if (value) snprintf(out, 128, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
+        break;
+    }
+    if (info) fclose(info);
+}
+
+static int32_t threads_of(const di_bench *b) {
+    int32_t threads = (int32_t)di_args_int(b->args, DI_OPT_THREADS);
+    return threads > 0 ? threads : di_cores_available();
+}
+
+static void put_number(di_buffer *out, const char *key, double value) {
+    if (isfinite(value)) {
+        di_buffer_printf(out, ", \"%s\": %.9g", key, value);
+    } else {
+        di_buffer_printf(out, ", \"%s\": null", key);
+    }
+}
+
+static void put_text(di_buffer *out, const char *key, const char *value) {
+    di_buffer_printf(out, ", \"%s\": ", key);
+    if (value) {
+        di_lossy_write(out, value, strlen(value));
+    } else {
+        di_buffer_puts(out, "null");
+    }
+}
+
+static void machine(const di_bench *b, di_buffer *out) {
+    char name[128];
+    struct utsname system;
+    processor_name(name);
+    di_buffer_printf(out, ",\n\"machine\": {\"cores\": %d, \"threads\": %d",
+                     (int)di_cores_available(), (int)threads_of(b));
+    put_text(out, "processor", name);
+    if (uname(&system) == 0) put_text(out, "kernel", system.release);
+    put_number(out, "memory_bytes",
+               (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE));
+    put_number(out, "read_bytes_per_second", b->peak.read_bytes_per_s);
+    put_number(out, "flop_per_second", b->peak.flop_per_s);
+    di_buffer_putc(out, '}');
+}
+
+/* ---- Model ---- */
+
+typedef struct sums {
+    double bytes;       /* of all tensors */
+    double dense_bytes; /* read by every step */
+    double dense_values;
+    double head_bytes, head_values;
+    double expert_bytes; /* of all routed experts of all layers */
+    int32_t n_layers;
+} sums;
+
+static di_status add(void *user, const di_tensor_spec *spec, di_error *error) {
+    sums *s = user;
+    (void)error;
+    double bytes = (double)di_tensor_spec_bytes(spec);
+    double values = spec->n_dims == 2 ? (double)spec->shape[0] * (double)spec->shape[1] : 0;
+    if (spec->dtype == DI_F8_E8M0) values = 0;
+    if (spec->required) s->bytes += bytes;
+    if (spec->kind == DI_KIND_HEAD && strcmp(spec->name, "head.weight") == 0) {
+        s->head_bytes += bytes;
+        s->head_values += values;
+    }
+    if (spec->layer < 0 || spec->layer >= s->n_layers) return DI_OK;
+    if (spec->kind == DI_KIND_EXPERTS) {
+        s->expert_bytes += bytes;
+    } else if (!strstr(spec->name, ".engram.embed.")) {
+        s->dense_bytes += bytes;
+        s->dense_values += values;
+    }
+    return DI_OK;
+}
+
+static sums sums_of(const di_bench *b) {
+    di_error error;
+    sums s = {.n_layers = b->config.num_hidden_layers};
+    (void)di_contract_each(&b->config, add, &s, &error); /* add never fails */
+    return s;
+}
+
+double di_bench_floor(const di_bench *b, double rows, double outs) {
+    const di_config *c = &b->config;
+    sums s = sums_of(b);
+    double picked = (double)c->num_experts_per_tok, all = (double)c->n_routed_experts;
+    double touched = 1 - pow(1 - picked / all, rows); /* part of the experts, at random */
+    double values = 3.0 * c->hidden_size * c->moe_intermediate_size * picked * s.n_layers;
+    double bytes = s.dense_bytes + s.expert_bytes * touched + (outs > 0 ? s.head_bytes : 0);
+    double flops = 2 * ((s.dense_values + values) * rows + s.head_values * outs);
+    double memory = bytes / b->peak.read_bytes_per_s, compute = flops / b->peak.flop_per_s;
+    return memory > compute ? memory : compute;
+}
+
+static void model(const di_bench *b, di_buffer *out) {
+    const di_config *c = &b->config;
+    sums s = sums_of(b);
+    di_buffer_printf(out,
+                     ",\n\"model\": {\"layers\": %d, \"draft_layers\": %d, \"hidden_size\": %d, "
+                     "\"vocab_size\": %d, \"experts\": %d, \"experts_per_token\": %d, "
+                     "\"sliding_window\": %d",
+                     c->num_hidden_layers, c->num_nextn_predict_layers, c->hidden_size,
+                     c->vocab_size, c->n_routed_experts, c->num_experts_per_tok, c->sliding_window);
+    put_number(out, "max_context", (double)c->max_position_embeddings);
+    put_number(out, "weight_bytes", s.bytes);
+    put_text(out, "directory", b->random ? NULL : b->directory);
+    put_text(out, "weights", di_args_text(b->args, DI_OPT_WEIGHTS));
+    di_buffer_putc(out, '}');
+}
+
+static void command(di_buffer *out) {
+    char text[4096];
+    FILE *file = fopen("/proc/self/cmdline", "re");
+    size_t n = file ? fread(text, 1, sizeof text, file) : 0;
+    if (file) fclose(file);
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '\0') text[i] = ' ';
+    }
+    di_buffer_puts(out, "\"command\": ");
+    di_lossy_write(out, text, n > 0 ? n - 1 : 0);
+}
+
+void di_bench_facts(const di_bench *b, di_buffer *out) {
+    static const di_option_id texts[] = {DI_OPT_BACKEND, DI_OPT_NUMERICS, DI_OPT_REPLAY,
+                                         DI_OPT_SPEC, DI_OPT_SPEC_SAMPLING};
+    static const di_option_id numbers[] = {DI_OPT_CHUNK, DI_OPT_MAX_BATCH, DI_OPT_PAIRS};
+    command(out);
+    put_text(out, "version", di_version());
+    machine(b, out);
+    model(b, out);
+    di_buffer_printf(out, ",\n\"options\": {\"seed\": %" PRIu64, b->seed);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        put_text(out, di_options[texts[i]].name, di_args_text(b->args, texts[i]));
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        put_number(out, di_options[numbers[i]].name, (double)di_args_int(b->args, numbers[i]));
+    }
+    put_number(out, "window-cache", (double)di_args_unsigned(b->args, DI_OPT_WINDOW_CACHE));
+    di_buffer_putc(out, '}');
+}
+
+void di_bench_facts_text(const di_bench *b, di_buffer *out) {
+    const di_config *c = &b->config;
+    char name[128];
+    processor_name(name);
+    di_buffer_printf(out, "%s, %d threads, reads %.1f GB/s, does %.1f GFLOP/s\n", name,
+                     (int)threads_of(b), b->peak.read_bytes_per_s * 1e-9,
+                     b->peak.flop_per_s * 1e-9);
+    di_buffer_printf(out, "%s: %d layers of width %d, %d experts, %.3f GB; %s, %s\n",
+                     b->random ? "random weights" : b->directory, c->num_hidden_layers,
+                     c->hidden_size, c->n_routed_experts, sums_of(b).bytes * 1e-9,
+                     di_args_text(b->args, DI_OPT_BACKEND), di_args_text(b->args, DI_OPT_NUMERICS));
+}
