@@ -232,11 +232,13 @@ static void test_same_bits(void **state) {
 static struct {
     void (*fill)(di_stream *stream, di_ptr to, int byte, uint64_t size);
     void (*destroy)(di_backend *backend);
-    sem_t gate; /* a permit for every fill that may run */
+    sem_t gate;    /* a permit for every fill that may run */
+    sem_t entered; /* one for every fill that was begun */
     int filled, destroyed;
 } held; /* written by the worker, read behind a wait */
 
 static void held_fill(di_stream *stream, di_ptr to, int byte, uint64_t size) {
+    sem_post(&held.entered);
     while (sem_wait(&held.gate) != 0) continue;
     held.fill(stream, to, byte, size);
     held.filled++;
@@ -250,6 +252,7 @@ static void held_destroy(di_backend *backend) {
 static di_backend *open_held(unsigned permits) {
     di_backend *inner = open_inner("ref");
     sem_init(&held.gate, 0, permits);
+    sem_init(&held.entered, 0, 0);
     held.fill = inner->fill;
     held.destroy = inner->destroy;
     held.filled = held.destroyed = 0;
@@ -309,12 +312,12 @@ static void test_full_ring(void **state) {
     assert_true(source != NULL && got != NULL);
     di_backend *b = queue_of(open_held(0));
     di_ptr p = take(b, (uint64_t)N * PIECE), small = take(b, 64);
-    assert_int_equal(pthread_create(&other, NULL, let_run_later, &running), 0);
     b->fill(b->stream, small, 0, 64);
     for (int i = 0; i < N; i++) {
         memset(source, i % 251, PIECE);
         b->upload(b->stream, di_ptr_at(p, (uint64_t)i * PIECE), source, PIECE);
-        if (i < N / 4) assert_int_equal(atomic_load(&running), 0);
+        if (i == N / 4) /* up to here there was room */
+            assert_int_equal(pthread_create(&other, NULL, let_run_later, &running), 0);
         if (i > N / 2) assert_int_equal(atomic_load(&running), 1);
     }
     b->download(b->stream, got, p, (uint64_t)N * PIECE);
@@ -424,13 +427,15 @@ static void test_stats(void **state) {
     usleep(20000); /* before the first job: counts for nothing */
     for (int batch = 0; batch < 2; batch++) {
         for (int i = 0; i < 50; i++) b->fill(b->stream, p, i, 64); /* held: one batch */
+        while (sem_wait(&held.entered) != 0) continue;
         usleep(10000);
         let_run(50);
         sync_all(b);
+        for (int i = 1; i < 50; i++) sem_trywait(&held.entered);
         s = di_backend_queue_stats(b);
         assert_int_equal(s.batches, batch + 1);
-        assert_true(s.busy_s >= 0.009 * (batch + 1));
-        assert_true(batch == 0 ? s.idle_s == 0 : s.idle_s >= 0.029 && s.idle_s < 5);
+        assert_true(s.busy_s >= 0.0099 * (batch + 1));
+        assert_true(batch == 0 ? s.idle_s == 0 : s.idle_s >= 0.0299 && s.idle_s < 5);
         usleep(30000);
     }
     b->destroy(b);
