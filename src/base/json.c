@@ -159,60 +159,69 @@ static di_status parse_word(parser *p, di_json *value) {
     return fail_at(p, p->at, "expected a value");
 }
 
-/* Keys are compared by hash first: an object of 10^5 members must not take 10^10 comparisons. */
-typedef struct key_set {
-    const di_json **slots;
-    size_t capacity, count;
-} key_set;
+/* The keys of an object, with their places in the text. Duplicates are found by sorting, when the
+ * object ends: n log n comparisons whatever the keys are, where a hash without a secret would let a
+ * hostile object take n * n. */
+typedef struct key {
+    const di_json *item;
+    const char *where;
+} key;
 
-static size_t key_hash(const di_json *item) {
-    uint64_t hash = 1469598103934665603u; /* FNV-1a */
-    for (size_t i = 0; i < item->key_length; i++) {
-        hash = (hash ^ (unsigned char)item->key[i]) * 1099511628211u;
+typedef struct key_list {
+    key *keys;
+    size_t n, capacity;
+} key_list;
+
+static bool add_key(key_list *list, const di_json *item, const char *where) {
+    if (list->n == list->capacity) {
+        size_t capacity = list->capacity ? 2 * list->capacity : 16;
+        key *more = realloc(list->keys, capacity * sizeof *more);
+        if (!more) return false;
+        list->keys = more;
+        list->capacity = capacity;
     }
-    return (size_t)(hash ^ (hash >> 32));
+    list->keys[list->n++] = (key){item, where};
+    return true;
 }
 
-static bool same_key(const di_json *a, const di_json *b) {
-    return a->key_length == b->key_length && memcmp(a->key, b->key, a->key_length) == 0;
+static int compare_text(const di_json *a, const di_json *b) {
+    if (a->key_length != b->key_length) return a->key_length < b->key_length ? -1 : 1;
+    return memcmp(a->key, b->key, a->key_length);
 }
 
-/* 1 = new, 0 = already there, -1 = out of memory. */
-static int key_set_add(key_set *set, const di_json *item) {
-    if (set->count * 2 >= set->capacity) {
-        key_set larger = {NULL, set->capacity ? set->capacity * 2 : 16, 0};
-        larger.slots = calloc(larger.capacity, sizeof(*larger.slots));
-        if (!larger.slots) return -1;
-        for (size_t i = 0; i < set->capacity; i++) {
-            if (set->slots[i]) key_set_add(&larger, set->slots[i]);
+/* Equal keys in the order of the text. */
+static int compare_keys(const void *x, const void *y) {
+    const key *a = x, *b = y;
+    int order = compare_text(a->item, b->item);
+    return order != 0 ? order : (a->where > b->where) - (a->where < b->where);
+}
+
+/* The first place in the text where a key stands again, or NULL. Sorts the list. */
+static const char *find_duplicate(key_list *list) {
+    const char *first = NULL;
+    if (list->n > 1) qsort(list->keys, list->n, sizeof *list->keys, compare_keys);
+    for (size_t i = 1; i < list->n; i++) {
+        const key *k = &list->keys[i];
+        if (compare_text(k[-1].item, k->item) == 0 && (!first || k->where < first)) {
+            first = k->where;
         }
-        free(set->slots);
-        *set = larger;
     }
-    size_t at = key_hash(item) & (set->capacity - 1);
-    for (; set->slots[at]; at = (at + 1) & (set->capacity - 1)) {
-        if (same_key(set->slots[at], item)) return 0;
-    }
-    set->slots[at] = item;
-    set->count++;
-    return 1;
+    return first;
 }
 
-static di_status parse_key(parser *p, di_json *item, key_set *keys) {
+static di_status parse_key(parser *p, di_json *item, key_list *keys) {
     skip_blank(p);
     const char *where = p->at;
     if (p->at == p->end || *p->at != '"') return fail_at(p, where, "expected a key in quotes");
     DI_TRY(parse_string(p, &item->key, &item->key_length));
-    int added = key_set_add(keys, item);
-    if (added < 0) return fail_memory(p);
-    if (added == 0) return fail_at(p, where, "duplicate key in object");
+    if (!add_key(keys, item, where)) return fail_memory(p);
     skip_blank(p);
     if (p->at == p->end || *p->at != ':') return fail_at(p, p->at, "expected ':' after the key");
     p->at++;
     return DI_OK;
 }
 
-static di_status parse_items(parser *p, di_json *value, key_set *keys, int depth) {
+static di_status parse_items(parser *p, di_json *value, key_list *keys, int depth) {
     const char *open = p->at++;
     char close = *open == '{' ? '}' : ']';
     value->type = *open == '{' ? DI_JSON_OBJECT : DI_JSON_ARRAY;
@@ -246,10 +255,11 @@ static di_status parse_value(parser *p, di_json *value, int depth) {
         return parse_string(p, &value->text, &value->length);
     }
     if (c == '{' || c == '[') {
-        key_set keys = {NULL, 0, 0};
+        key_list keys = {NULL, 0, 0};
         di_status status = parse_items(p, value, &keys, depth);
-        free(keys.slots);
-        return status;
+        const char *again = status == DI_OK ? find_duplicate(&keys) : NULL;
+        free(keys.keys);
+        return again ? fail_at(p, again, "duplicate key in object") : status;
     }
     return c == '-' || (c >= '0' && c <= '9') ? parse_number(p, value) : parse_word(p, value);
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -242,6 +243,56 @@ static void test_many_members(void **state) {
     di_buffer_free(&text);
 }
 
+/* The place that FNV-1a, a hash without a secret, gives a key in a table of 2^18. */
+static uint64_t fnv_place(const char *text) {
+    uint64_t hash = 1469598103934665603u;
+    for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 1099511628211u;
+    return (hash ^ hash >> 32) & ((1 << 18) - 1);
+}
+
+/* Processor seconds to read an object of n members: all keys, or those of one place in 32 alone. */
+static double seconds_to_read(int n, bool hostile) {
+    di_buffer text = DI_BUFFER_EMPTY;
+    di_arena arena = DI_ARENA_EMPTY;
+    const di_json *root;
+    di_error error;
+    struct timespec from, to;
+    for (int i = 0, taken = 0; taken < n; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "k%d", i);
+        if (hostile && fnv_place(name) >= 1 << 13) continue;
+        di_buffer_printf(&text, "%c\"%s\":0", taken++ ? ',' : '{', name);
+    }
+    di_buffer_putc(&text, '}');
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+    assert_int_equal(parse_n(text.data, text.size, &arena, &root, &error), DI_OK);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
+    assert_int_equal(root->length, n);
+    di_arena_free(&arena);
+    di_buffer_free(&text);
+    return (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+}
+
+/* Keys that a known hash crowds into one place of its table cost what others do. */
+static void test_hostile_members(void **state) {
+    (void)state;
+    enum { MEMBERS = 100000 };
+    double harmless = seconds_to_read(MEMBERS, false), hostile = seconds_to_read(MEMBERS, true);
+    if (hostile > 10 * harmless + 0.05) fail_msg("%g s, others %g s", hostile, harmless);
+}
+
+/* Where several keys stand twice, the first place that repeats one is told. */
+static void test_first_duplicate(void **state) {
+    (void)state;
+    static const char text[] = "{\"z\":1,\"b\":{\"z\":1},\"a\":1,\"z\":1,\"a\":1,\"z\":1}";
+    di_arena arena = DI_ARENA_EMPTY;
+    const di_json *root;
+    di_error error;
+    assert_int_equal(parse_n(text, sizeof text - 1, &arena, &root, &error), DI_ERR_INVALID);
+    assert_string_equal(error.message, "t.json: line 1, column 26: duplicate key in object");
+    di_arena_free(&arena);
+}
+
 static void test_int64(void **state) {
     (void)state;
     static const struct {
@@ -351,11 +402,18 @@ static void test_numbers_as_python_prints_them(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),   cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_a_nul_is_no_end),
-        cmocka_unit_test(test_depth),    cmocka_unit_test(test_many_members),
-        cmocka_unit_test(test_int64),    cmocka_unit_test(test_double_bool_and_string),
-        cmocka_unit_test(test_writing),  cmocka_unit_test(test_numbers_as_python_prints_them),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_a_nul_is_no_end),
+        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_many_members),
+        cmocka_unit_test(test_hostile_members),
+        cmocka_unit_test(test_first_duplicate),
+        cmocka_unit_test(test_int64),
+        cmocka_unit_test(test_double_bool_and_string),
+        cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_numbers_as_python_prints_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
