@@ -10,14 +10,15 @@
 
 /* ---- Enqueued ---- */
 
-/* The test's drafts in place of those that are there. */
-static di_status force_drafts(di_core *core, const core__step *last, di_error *error) {
+/* The test's drafts in place of those of a step that was just read: whoever ended in it is still in
+ * memory. */
+static di_status force_drafts(di_core *core, const core__step *step, di_error *error) {
     int32_t block = core->spec.block;
-    if (!core->force || last->n_drafted == 0) return DI_OK;
+    if (!core->force || step->n_drafted == 0) return DI_OK;
     DI_TRY(di_context_read_drafts(core->context, core->forced, NULL, error));
-    for (int32_t i = 0; i < last->n_drafted; i++) {
-        const core__sequence *s = last->drafted[i].sequence;
-        if (!core__is_current(&last->drafted[i])) continue;
+    for (int32_t i = 0; i < step->n_drafted; i++) {
+        const core__sequence *s = step->drafted[i].sequence;
+        if (!core__is_current(&step->drafted[i])) continue;
         core->force(core->force_user, s->request->id, s->choice, s->ids, s->n_ids,
                     core->forced + (int64_t)i * block);
     }
@@ -109,6 +110,7 @@ static di_status run_step(di_core *core, di_error *error) {
     DI_TRY(core__schedule(core, &again, error));
     if (again) {
         DI_TRY(read_flying(core, error));
+        core__sweep(core); /* who was cancelled by a callback has blocks that were not settled */
         DI_TRY(core__schedule(core, &again, error));
         assert(!again);
     }
@@ -117,11 +119,13 @@ static di_status run_step(di_core *core, di_error *error) {
     core->building = step;
     core__build(core);
     if (step->n_blocks + step->n_rows == 0) return read_flying(core, error);
-    DI_TRY(force_drafts(core, &core->steps[(core->stats.steps + 1) % CORE__STEPS], error));
     DI_TRY(enqueue(core, step, error));
     DI_TRY(read_flying(core, error));
     core->flying = step;
-    if (core->options.steps_ahead == 0 || step->wants_logits) return read_flying(core, error);
+    if (core->options.steps_ahead == 0 || step->wants_logits) {
+        DI_TRY(read_flying(core, error));
+        return force_drafts(core, step, error);
+    }
     return DI_OK;
 }
 
