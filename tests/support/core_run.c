@@ -20,14 +20,16 @@ static bool on_token(void *user, const di_core_token *t) {
     assert_in_range(t->choice, 0, RUN_MAX_CHOICES - 1);
     run_choice *c = &r->choices[t->choice];
     assert_false(c->ended);
+    int64_t n_prompt = r->request.n_ids - r->request.n_given;
     if (t->index < 0) { /* the prompt's own, in order */
-        assert_int_equal(t->index, c->n_scores - r->request.n_ids);
+        assert_int_equal(t->index, c->n_scores - n_prompt);
         assert_int_equal(t->id, r->prompt[c->n_scores]);
         c->scores[c->n_scores++] = t->logprob;
         return true;
     }
     assert_int_equal(t->index, c->n);
     assert_true(c->n < RUN_MAX_ANSWER);
+    if (c->n < r->request.n_given) assert_int_equal(t->id, r->prompt[n_prompt + c->n]);
     c->ids[c->n] = t->id;
     c->logprobs[c->n] = t->logprob;
     c->n_top = t->n_top;
@@ -46,8 +48,10 @@ static void on_end(void *user, const di_core_result *result) {
     c->result = *result;
     c->result.message = NULL;
     if (result->message) snprintf(c->message, sizeof c->message, "%s", result->message);
-    assert_int_equal(result->n_answer, c->n);
-    assert_int_equal(result->n_prompt, r->request.n_ids);
+    /* What is given of an answer counts from the start, whether it was reported or not. */
+    int64_t n_given = r->request.n_given;
+    assert_int_equal(result->n_answer, c->n > n_given ? c->n : n_given);
+    assert_int_equal(result->n_prompt, r->request.n_ids - n_given);
 }
 
 void run_make(run *r, const int32_t *ids, int64_t n, int64_t max_tokens) {
