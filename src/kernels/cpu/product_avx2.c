@@ -15,44 +15,27 @@ enum {
 
 /* ---- decoding a tile ---- */
 
-/* Scale times 2^up in two factors, so that neither leaves the range of floats. */
-typedef struct factors {
-    __m256 first, second;
-    bool both;
-} factors;
-CPU_INLINE factors factors_of(uint8_t byte, int up) {
-    int whole = byte + up;
-    if (whole >= 1 && whole <= 254)
-        return (factors){_mm256_set1_ps(scale_e8m0((uint8_t)whole)), _mm256_setzero_ps(), false};
-    return (factors){_mm256_set1_ps(scale_e8m0((uint8_t)(127 + up))),
-                     _mm256_set1_ps(scale_e8m0(byte)), true};
-}
-CPU_INLINE __m256 times(__m256 v, factors f) {
-    v = _mm256_mul_ps(v, f.first);
-    return f.both ? _mm256_mul_ps(v, f.second) : v;
-}
-
-CPU_INLINE void decode_fp8_block(const uint8_t *codes, uint8_t scale, __m256 v[4]) {
-    factors f = factors_of(scale, 120);
+/* n vectors of 8 values: codes come out as code * 2^-120, and times 2^120 * scale they are right.
+ * Where that factor leaves the range of floats it is two. */
+CPU_INLINE void decode_fp8_block(const uint8_t *codes, uint8_t scale, int n, float *out) {
     __m256i a = both_halves(codes), b = both_halves(codes + 16);
-    v[0] = times(e4m3_floats(a, false), f);
-    v[1] = times(e4m3_floats(a, true), f);
-    v[2] = times(e4m3_floats(b, false), f);
-    v[3] = times(e4m3_floats(b, true), f);
+    __m256 v[4] = {e4m3_floats(a, false), e4m3_floats(a, true), e4m3_floats(b, false),
+                   e4m3_floats(b, true)};
+    bool one = scale <= 254 - 120;
+    __m256 f = _mm256_set1_ps(scale_e8m0(one ? (uint8_t)(scale + 120) : 127 + 120));
+    for (int j = 0; j < n; j++) v[j] = _mm256_mul_ps(v[j], f);
+    for (int j = 0; j < n && !one; j++)
+        v[j] = _mm256_mul_ps(v[j], _mm256_set1_ps(scale_e8m0(scale)));
+    for (int j = 0; j < n; j++) _mm256_storeu_ps(out + 8 * j, v[j]);
 }
 
 static void decode_fp8(const uint8_t *codes, const uint8_t *scales, int32_t k, float *out) {
-    __m256 v[4];
     int32_t i = 0;
-    for (; i + 32 <= k; i += 32) {
-        decode_fp8_block(codes + i, scales[i / 32], v);
-        for (int j = 0; j < 4; j++) _mm256_storeu_ps(out + i + 8 * j, v[j]);
-    }
+    for (; i + 32 <= k; i += 32) decode_fp8_block(codes + i, scales[i / 32], 4, out + i);
     if (i == k) return;
     uint8_t bytes[32] = {0};
     memcpy(bytes, codes + i, (size_t)(k - i));
-    decode_fp8_block(bytes, scales[i / 32], v);
-    for (int j = 0; i + 8 * j < k; j++) _mm256_storeu_ps(out + i + 8 * j, v[j]);
+    decode_fp8_block(bytes, scales[i / 32], (k - i + 7) / 8, out + i);
 }
 
 /* In FP4 order, filled up to a multiple of 64. */
@@ -79,36 +62,46 @@ CPU_INLINE void decode_plain(const uint8_t *data, bool bf16, int32_t k, float *o
     _mm256_storeu_ps(out + i, bf16 ? load_bf16(rest) : load_f32(rest));
 }
 
-/* k values of row n from column k0 (a multiple of CPU_TILE_K). What will be decoded next is fetched
- * meanwhile: the row's next block, at its end the row that is LOW_TILE below. */
-static void decode_row(const di_matrix *w, int64_t n, int64_t k0, int32_t k, float *out) {
-    const int64_t row_bytes = cpu_stored_bytes(w->dtype, w->k),
-                  bytes = cpu_stored_bytes(w->dtype, k);
-    const uint8_t *row = (const uint8_t *)cpu_at(w->data) + n * row_bytes;
-    const uint8_t *data = row + cpu_stored_bytes(w->dtype, k0), *scale = cpu_at(w->scale);
-    const char *next = (const char *)(k0 + k < w->k ? data + bytes : row + LOW_TILE * row_bytes);
-    int64_t scales_a_row = ((int64_t)w->k + 31) / 32;
-    if (w->dtype != DI_F32) /* whose rows lie whole pages apart and would share L1 sets */
-        for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(next + i, _MM_HINT_T1);
-    switch (w->dtype) {
-    case DI_F8_E4M3: decode_fp8(data, scale + n / 32 * scales_a_row + k0 / 32, k, out); break;
-    case DI_FP4_PAIR: decode_fp4(data, scale + n * scales_a_row + k0 / 32, k, out); break;
-    case DI_BF16: decode_plain(data, true, k, out); break;
-    default: decode_plain(data, false, k, out); break;
-    }
-}
-
 /* Values of a decoded row of k, with the filling. */
 static int32_t decoded_width(di_dtype dtype, int32_t k) {
     return dtype == DI_FP4_PAIR ? (k + 63) / 64 * 64 : (k + 7) / 8 * 8;
 }
 
-/* n rows and, up to the next multiple of 4, zeros */
+/* k values from column k0 (a multiple of CPU_TILE_K) of n rows and, up to the next multiple of 4
+ * rows, zeros. What will be decoded next is fetched meanwhile: a row's next block, at its end the
+ * row that is LOW_TILE below. dtype is a constant where this is called. */
+CPU_INLINE void decode_rows(di_dtype dtype, const di_matrix *w, int64_t n0, int32_t n, int64_t k0,
+                            int32_t k, float *tile) {
+    const int64_t row_bytes = cpu_stored_bytes(dtype, w->k), bytes = cpu_stored_bytes(dtype, k);
+    const int64_t scales_a_row = ((int64_t)w->k + 31) / 32;
+    const int64_t ahead =
+        k0 + k < w->k ? bytes : LOW_TILE * row_bytes - cpu_stored_bytes(dtype, k0);
+    const uint8_t *data =
+        (const uint8_t *)cpu_at(w->data) + n0 * row_bytes + cpu_stored_bytes(dtype, k0);
+    const uint8_t *scale = cpu_at(w->scale);
+    for (int32_t j = 0; j < n; j++, data += row_bytes, tile += TILE_LD) {
+        if (dtype != DI_F32) /* whose rows lie whole pages apart and would share L1 sets */
+            for (int64_t i = 0; i < bytes; i += 64)
+                _mm_prefetch((const char *)(data + ahead + i), _MM_HINT_T1);
+        if (dtype == DI_F8_E4M3)
+            decode_fp8(data, scale + (n0 + j) / 32 * scales_a_row + k0 / 32, k, tile);
+        else if (dtype == DI_FP4_PAIR)
+            decode_fp4(data, scale + (n0 + j) * scales_a_row + k0 / 32, k, tile);
+        else
+            decode_plain(data, dtype == DI_BF16, k, tile);
+    }
+    for (int32_t j = n; j % 4; j++, tile += TILE_LD)
+        memset(tile, 0, 4 * (size_t)decoded_width(dtype, k));
+}
+
 static void decode_tile(const di_matrix *w, int64_t n0, int32_t n, int64_t k0, int32_t k,
                         float *tile) {
-    for (int32_t j = 0; j < n; j++) decode_row(w, n0 + j, k0, k, tile + (int64_t)j * TILE_LD);
-    for (int32_t j = n; j % 4; j++)
-        memset(tile + (int64_t)j * TILE_LD, 0, 4 * (size_t)decoded_width(w->dtype, k));
+    switch (w->dtype) {
+    case DI_F8_E4M3: decode_rows(DI_F8_E4M3, w, n0, n, k0, k, tile); break;
+    case DI_FP4_PAIR: decode_rows(DI_FP4_PAIR, w, n0, n, k0, k, tile); break;
+    case DI_BF16: decode_rows(DI_BF16, w, n0, n, k0, k, tile); break;
+    default: decode_rows(DI_F32, w, n0, n, k0, k, tile); break;
+    }
 }
 
 /* ---- register tiles ---- */
