@@ -135,6 +135,7 @@ void forge_open_model(test_model *m, const char *directory, di_numerics numerics
     wrap(m->backend);
     if (queue) must(di_backend_create_queue(m->backend, &m->backend, &error), &error);
     snprintf(path, sizeof path, "%s/%s", DI_SOURCE_DIR, directory);
-    must(di_model_open(path, m->backend, NULL, &m->model, &error), &error);
+    const di_model_options load = di_model_options_defaults();
+    must(di_model_open(path, m->backend, &load, &m->model, &error), &error);
     m->config = di_model_config(m->model);
 }
