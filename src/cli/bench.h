@@ -70,6 +70,9 @@ di_status di_bench_cut(di_bench *b, di_error *error);
 di_status di_bench_speculation(di_bench *b, di_error *error);
 di_status di_bench_sampled(di_bench *b, di_error *error);
 
+/* Whether --rates is what latency takes: before anything is measured. */
+di_status di_bench_check_rates(const di_bench *b, di_error *error);
+
 /* ---- Tables: bench_table.c ---- */
 
 typedef struct di_bench_cell {
@@ -175,8 +178,8 @@ int64_t di_bench_crowd_room(const di_bench *b, int64_t n, int64_t prompt, int64_
 /* Submits n prompts of `length` tokens and steps until all decode. End it in any case. */
 di_status di_bench_crowd_start(di_bench *b, di_bench_crowd *crowd, di_engine *engine, int64_t n,
                                int64_t length, di_error *error);
-/* Seconds of one of n_steps steps, after one that is not measured. */
-di_status di_bench_crowd_steps(di_bench_crowd *crowd, int n_steps, double *seconds,
+/* Seconds and tokens (may be NULL) of one of n_steps steps, after one that is not measured. */
+di_status di_bench_crowd_steps(di_bench_crowd *crowd, int n_steps, double *seconds, double *tokens,
                                di_error *error);
 /* Lets a step that is in flight end, before another engine is measured. */
 void di_bench_settle(double step_seconds);

@@ -278,7 +278,7 @@ static di_status run_rates(di_bench *b, load *l, di_engine *engine, di_error *er
     return DI_OK;
 }
 
-static di_status check_rates(const di_bench *b, di_error *error) {
+di_status di_bench_check_rates(const di_bench *b, di_error *error) {
     double rate;
     const char *at = di_args_text(b->args, DI_OPT_RATES);
     if (*at == '\0') return di_fail(error, DI_ERR_USAGE, "--rates is empty");
@@ -306,7 +306,6 @@ di_status di_bench_latency(di_bench *b, di_error *error) {
     static const int64_t usual[] = {USUAL_PROMPT};
     di_bench_list lengths = di_bench_choose(&b->lengths, usual, 1);
     const char *path = di_args_text(b->args, DI_OPT_INPUT);
-    DI_TRY(check_rates(b, error));
     di_bench_table(b, "latency",
                    "requests that arrive at random; the first rows: all at once, which gives 100 % "
                    "load",

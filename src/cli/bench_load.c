@@ -154,9 +154,11 @@ di_status di_bench_first_token(di_bench *b, di_engine *engine, const int32_t *id
 static int64_t chunk_of(const di_bench *b) { return di_args_int(b->args, DI_OPT_CHUNK); }
 
 /* While the last prompts are read, the first ones decode: every step reads at least half a chunk of
- * prompts, or a row for each that reads. */
+ * prompts, or a row for each that reads. With drafts a step may give a block of tokens. */
 int64_t di_bench_crowd_room(const di_bench *b, int64_t n, int64_t prompt, int64_t steps) {
-    return steps + 2 * n * prompt / chunk_of(b) + 2 * n + 64;
+    const char *spec = di_args_text(b->args, DI_OPT_SPEC);
+    int64_t each = spec && strcmp(spec, "off") != 0 ? b->config.dspark_block_size + 1 : 1;
+    return each * (steps + 2 * n * prompt / chunk_of(b) + 2 * n + 64);
 }
 
 di_status di_bench_crowd_start(di_bench *b, di_bench_crowd *crowd, di_engine *engine, int64_t n,
@@ -190,13 +192,21 @@ static di_status check_crowd(const di_bench_crowd *crowd, di_error *error) {
     return DI_OK;
 }
 
-di_status di_bench_crowd_steps(di_bench_crowd *crowd, int n_steps, double *seconds,
+static int64_t tokens_of(const di_bench_crowd *crowd) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < crowd->n; i++) n += crowd->requests[i].n_tokens;
+    return n;
+}
+
+di_status di_bench_crowd_steps(di_bench_crowd *crowd, int n_steps, double *seconds, double *tokens,
                                di_error *error) {
     bool busy;
     DI_TRY(di_bench_step(crowd->engine, &busy, error));
+    int64_t before = tokens_of(crowd);
     double begin = di_seconds();
     for (int i = 0; i < n_steps; i++) DI_TRY(di_bench_step(crowd->engine, &busy, error));
     *seconds = (di_seconds() - begin) / n_steps;
+    if (tokens) *tokens = (double)(tokens_of(crowd) - before) / n_steps;
     return check_crowd(crowd, error);
 }
 

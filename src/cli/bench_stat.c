@@ -47,14 +47,15 @@ di_stat_interval di_stat_median(const double *sorted, size_t n) {
                               .coverage = coverage > 0 ? coverage : 0};
 }
 
-static double median_of(const double *values, size_t n, double *scratch) {
+double di_stat_median_of(const double *values, size_t n, double *scratch) {
     memcpy(scratch, values, n * sizeof *values);
     di_stat_sort(scratch, n);
     return di_stat_quantile(scratch, n, 0.5);
 }
 
 di_stat_pairs di_stat_compare(const double *a, const double *b, size_t n, double *scratch) {
-    di_stat_pairs out = {.a = median_of(a, n, scratch), .b = median_of(b, n, scratch)};
+    di_stat_pairs out = {.a = di_stat_median_of(a, n, scratch),
+                         .b = di_stat_median_of(b, n, scratch)};
     for (size_t i = 0; i < n; i++) scratch[i] = a[i] / b[i];
     di_stat_sort(scratch, n);
     out.ratio = di_stat_median(scratch, n);

@@ -20,6 +20,9 @@ typedef struct di_stat_interval {
 
 di_stat_interval di_stat_median(const double *sorted, size_t n);
 
+/* The median of values in any order; scratch: room for n. */
+double di_stat_median_of(const double *values, size_t n, double *scratch);
+
 /* Two sides of a comparison that ran in turn: medians of both, and of the ratios a[i] / b[i]. */
 typedef struct di_stat_pairs {
     double a, b;

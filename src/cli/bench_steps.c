@@ -90,31 +90,32 @@ static const di_bench_column decode_columns[] = {
     {"samples", NULL, 0, 1},
 };
 
-static void decode_row(di_bench *b, int64_t context, int64_t n, double *samples) {
+static void decode_row(di_bench *b, int64_t context, int64_t n, const double *samples,
+                       const double *tokens) {
     double sorted[DI_BENCH_MAX_PAIRS];
     for (int i = 0; i < b->pairs; i++) sorted[i] = samples[i];
     di_stat_sort(sorted, (size_t)b->pairs);
     di_stat_interval t = di_stat_median(sorted, (size_t)b->pairs);
     double floor = di_bench_floor(b, (double)n, (double)n);
-    di_bench_row_of(b,
-                    (di_bench_cell[]){DI_CELL(context), DI_CELL(n), DI_CELL(t.median),
-                                      DI_CELL(t.low), DI_CELL(t.high),
-                                      DI_CELL(t.median / (double)n), DI_CELL((double)n / t.median),
-                                      DI_CELL(floor), DI_CELL(floor / t.median),
-                                      DI_CELL_SAMPLES(samples, b->pairs)});
+    di_bench_row_of(b, (di_bench_cell[]){DI_CELL(context), DI_CELL(n), DI_CELL(t.median),
+                                         DI_CELL(t.low), DI_CELL(t.high),
+                                         DI_CELL(t.median / (double)n),
+                                         DI_CELL(di_stat_mean(tokens, (size_t)b->pairs) / t.median),
+                                         DI_CELL(floor), DI_CELL(floor / t.median),
+                                         DI_CELL_SAMPLES(samples, b->pairs)});
 }
 
 static di_status decode_batch(di_bench *b, di_engine *engine, int64_t context, int64_t n,
                               di_error *error) {
-    double samples[DI_BENCH_MAX_PAIRS];
+    double samples[DI_BENCH_MAX_PAIRS], tokens[DI_BENCH_MAX_PAIRS];
     di_bench_crowd crowd;
     di_bench_note(b, "decode: %lld requests at %lld tokens", (long long)n, (long long)context);
     di_status status = di_bench_crowd_start(b, &crowd, engine, n, context, error);
     for (int i = 0; i < b->pairs && status == DI_OK; i++) {
-        status = di_bench_crowd_steps(&crowd, DECODE_STEPS, &samples[i], error);
+        status = di_bench_crowd_steps(&crowd, DECODE_STEPS, &samples[i], &tokens[i], error);
     }
     di_bench_crowd_end(&crowd);
-    if (status == DI_OK) decode_row(b, context, n, samples);
+    if (status == DI_OK) decode_row(b, context, n, samples, tokens);
     return status;
 }
 
@@ -218,7 +219,7 @@ static di_status measure_rows(di_bench *b, rows *r, di_error *error) {
         DI_TRY(read_chunks(b, r, pair, error));
         for (int i = 0; i < r->batches.n; i++) {
             double seconds;
-            DI_TRY(di_bench_crowd_steps(&r->sides[i].crowd, GROUP_STEPS, &seconds, error));
+            DI_TRY(di_bench_crowd_steps(&r->sides[i].crowd, GROUP_STEPS, &seconds, NULL, error));
             di_bench_settle(seconds);
             r->sides[i].samples[pair] = seconds / (double)r->batches.values[i];
         }
@@ -316,7 +317,7 @@ static di_status open_gap(di_bench *b, gaps *g, int ahead, int64_t n, int64_t co
 static di_status measure_gap(gaps *g, int pair, di_error *error) {
     double seconds;
     di_engine_stats before = di_engine_get_stats(g->engine);
-    DI_TRY(di_bench_crowd_steps(&g->crowd, GAP_STEPS, &seconds, error));
+    DI_TRY(di_bench_crowd_steps(&g->crowd, GAP_STEPS, &seconds, NULL, error));
     di_bench_settle(seconds);
     di_engine_stats after = di_engine_get_stats(g->engine);
     double step = after.step_seconds - before.step_seconds;
@@ -327,24 +328,19 @@ static di_status measure_gap(gaps *g, int pair, di_error *error) {
     return DI_OK;
 }
 
-static double median(const double *values, int n) {
-    double sorted[DI_BENCH_MAX_PAIRS];
-    for (int i = 0; i < n; i++) sorted[i] = values[i];
-    di_stat_sort(sorted, (size_t)n);
-    return di_stat_quantile(sorted, (size_t)n, 0.5);
-}
-
 static void gap_row(di_bench *b, const gaps *g, int64_t n, int64_t context) {
     double sorted[DI_BENCH_MAX_PAIRS];
+    size_t pairs = (size_t)b->pairs;
+    double step = di_stat_median_of(g->step, pairs, sorted);
+    double gap = di_stat_median_of(g->gap, pairs, sorted);
+    double host = di_stat_median_of(g->host, pairs, sorted);
     for (int i = 0; i < b->pairs; i++) sorted[i] = g->share[i];
     di_stat_sort(sorted, (size_t)b->pairs);
     di_stat_interval share = di_stat_median(sorted, (size_t)b->pairs);
     di_bench_row_of(b, (di_bench_cell[]){DI_CELL(context), DI_CELL(n), DI_CELL(g->ahead),
-                                         DI_CELL(median(g->step, b->pairs)),
-                                         DI_CELL(median(g->gap, b->pairs)),
-                                         DI_CELL(median(g->host, b->pairs)), DI_CELL(share.median),
-                                         DI_CELL(share.low), DI_CELL(share.high),
-                                         DI_CELL(share.coverage),
+                                         DI_CELL(step), DI_CELL(gap), DI_CELL(host),
+                                         DI_CELL(share.median), DI_CELL(share.low),
+                                         DI_CELL(share.high), DI_CELL(share.coverage),
                                          DI_CELL_SAMPLES(g->share, b->pairs)});
 }
 

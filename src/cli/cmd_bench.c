@@ -205,6 +205,7 @@ static di_status run_bench(di_bench *b, di_error *error) {
     bool forgiving = !di_args_given(b->args, DI_OPT_SCENARIO) || strcmp(list, "all") == 0;
     DI_TRY(choose(list, chosen, error));
     DI_TRY(read_lists(b, error));
+    DI_TRY(di_bench_check_rates(b, error));
     DI_TRY(find_model(b, error));
     measure_machine(b);
     if (!b->json) DI_TRY(print_head(b, error));
@@ -226,6 +227,7 @@ di_status di_cmd_bench(const di_args *args, di_error *error) {
         .pairs = (int)di_args_int(args, DI_OPT_PAIRS),
         .json = di_args_flag(args, DI_OPT_JSON),
         .quiet = di_args_flag(args, DI_OPT_QUIET),
+        .last_note = di_seconds(),
     };
     di_interrupt_catch(false);
     di_status status = run_bench(&b, error);

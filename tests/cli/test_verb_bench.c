@@ -110,6 +110,35 @@ static void test_scenarios(void **state) {
     all_in(t, "saved", -5, 1);
 }
 
+/* Drafts change no token of greedy and coupled answers; some of them stand. */
+static void test_speculation(void **state) {
+    (void)state;
+    if (!program_can_compute()) skip();
+    const di_json *d =
+        document("bench models/demo -q --json --scenario speculation,sampled --tasks "
+                 "json,models/demo/eval/prose.txt --batches 2 --limit 2 --max-tokens 12 --pairs 1");
+    static const char *const names[] = {"speculation", "sampled"};
+    for (int i = 0; i < 2; i++) {
+        const di_json *t = table(d, names[i], i == 0 ? 6 : 10);
+        all_in(t, "tokens_per_second", 1, 1e6);
+        for (const di_json *row = t->first; row; row = row->next) {
+            bool off = di_json_is_string(di_json_get(row, "spec"), "off");
+            bool fixed = di_json_is_string(di_json_get(row, "spec"), "fixed");
+            bool json = di_json_is_string(di_json_get(row, "task"), "json");
+            if (!di_json_is_string(di_json_get(row, "sampling"), "reject")) {
+                assert_true(di_json_is_string(di_json_get(row, "same_tokens"), "yes"));
+            }
+            if (off) assert_true(number(row, "speed_up") == 1 && number(row, "drafted") == 0);
+            if (!fixed) continue;
+            double length = number(row, "accepted_length");
+            assert_true(length >= 1 && length <= 6);
+            if (json) assert_true(length > 3);
+        }
+    }
+    program_refuses("bench models/demo -q --scenario speculation --tasks no_such", NULL, 2,
+                    "bench: --tasks: 'no_such' is neither a file nor a task in models/demo/eval");
+}
+
 static void test_random_weights(void **state) {
     (void)state;
     if (!program_can_compute()) skip();
@@ -188,6 +217,14 @@ static void test_refusals(void **state) {
         {"models/demo --prompt-tokens 99999999999999999999",
          "--prompt-tokens: '99999999999999999999' is no list of at most 32 whole numbers from 1 to "
          "16777216, separated by commas"},
+        {"models/demo --rates -1",
+         "--rates: '-1' is no list of rates above 0, such as 0.5,50%,80%"},
+        {"models/demo --rates 5,nan",
+         "--rates: 'nan' is no list of rates above 0, such as 0.5,50%,80%"},
+        {"models/demo --rates 1e300",
+         "--rates: 1e+300 requests a second; 0.001 to 1000000 are accepted"},
+        {"models/demo --rates 0", "--rates: '0' is no list of rates above 0, such as 0.5,50%,80%"},
+        {"models/demo --rates 5,", "--rates ends in a comma"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char command[200], message[300];
@@ -204,12 +241,6 @@ static void test_late_refusals(void **state) {
     static const struct {
         const char *options, *message;
     } cases[] = {
-        {"--scenario latency --rates -1",
-         "--rates: '-1' is no list of rates above 0, such as 0.5,50%,80%"},
-        {"--scenario latency --rates 5,nan",
-         "--rates: 'nan' is no list of rates above 0, such as 0.5,50%,80%"},
-        {"--scenario latency --rates 1e300",
-         "--rates: 1e+300 requests a second; 0.001 to 1000000 are accepted"},
         {"--scenario row --prompt-tokens 100", "row: a context of 192 tokens at least is needed"},
         {"--scenario prefill --prompt-tokens 300 --context 200",
          "--context 200: this measurement needs 301 tokens; allow more, or give shorter "
@@ -257,10 +288,10 @@ static int free_arena(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scenarios),        cmocka_unit_test(test_random_weights),
-        cmocka_unit_test(test_table_for_people), cmocka_unit_test(test_file_of_requests),
-        cmocka_unit_test(test_refusals),         cmocka_unit_test(test_late_refusals),
-        cmocka_unit_test(test_ctrl_c),
+        cmocka_unit_test(test_scenarios),        cmocka_unit_test(test_speculation),
+        cmocka_unit_test(test_random_weights),   cmocka_unit_test(test_table_for_people),
+        cmocka_unit_test(test_file_of_requests), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_late_refusals),    cmocka_unit_test(test_ctrl_c),
     };
     return cmocka_run_group_tests(tests, NULL, free_arena);
 }
