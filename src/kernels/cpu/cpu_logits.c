@@ -55,7 +55,9 @@ static void penalise_all(const cpu_logits *r) {
 static void adjust(const cpu_logits *r) {
     const di_sample_args *a = r->args;
     const di_sample_params *p = r->p;
-    for (int32_t id = 0; id < a->vocab; id++) r->x[id] = (double)r->raw[id];
+    const float *raw = r->raw;
+    double *x = r->x;
+    for (int32_t id = 0; id < a->vocab; id++) x[id] = (double)raw[id];
     if (cpu_has_penalties(a, p)) penalise_all(r);
     for (int32_t i = 0; i < p->n_bias; i++) {
         const di_logit_bias *bias = (const di_logit_bias *)cpu_at(a->biases) + p->bias_begin + i;
@@ -69,14 +71,16 @@ static void adjust(const cpu_logits *r) {
 }
 
 int32_t cpu_logits_adjust(const cpu_logits *r) {
+    const double *x = r->x;
+    const float *raw = r->raw;
     int32_t n = r->args->vocab, greedy = 0;
     adjust(r);
     bool bad = false;
     for (int32_t id = 0; id < n; id++) {
-        bad = bad || isnan(r->raw[id]) || isnan(r->x[id]) || r->x[id] == INFINITY;
-        if (r->x[id] > r->x[greedy]) greedy = id;
+        bad = bad || isnan(raw[id]) || isnan(x[id]) || x[id] == INFINITY;
+        if (x[id] > x[greedy]) greedy = id;
     }
-    return bad || r->x[greedy] == -INFINITY ? -2 : greedy;
+    return bad || x[greedy] == -INFINITY ? -2 : greedy;
 }
 
 /* ---- Truncation ---- */
@@ -189,11 +193,12 @@ static int32_t truncate(const cpu_logits *r, int32_t n, double top) {
 int32_t cpu_logits_keep(const cpu_logits *r, int32_t most_likely, int32_t *n_listed) {
     const di_sample_params *p = r->p;
     int32_t n = r->args->vocab, listed = 0;
-    for (int32_t id = 0; id < n; id++) r->x[id] /= (double)p->temperature;
+    double *x = r->x, temperature = (double)p->temperature;
+    for (int32_t id = 0; id < n; id++) x[id] /= temperature;
     *n_listed = 0;
     if (!(p->top_k > 0 || p->top_p < 1 || p->min_p > 0)) return -1;
     for (int32_t id = 0; id < n; id++)
-        if (r->x[id] != -INFINITY) r->ids[listed++] = id;
+        if (x[id] != -INFINITY) r->ids[listed++] = id;
     *n_listed = listed;
     return truncate(r, listed, r->x[most_likely]);
 }
