@@ -4,7 +4,14 @@
 
 #include "cli/bench.h"
 
-enum { DECODE_STEPS = 16, GROUP_STEPS = 8, GAP_STEPS = 64, ROW_CHUNK = 256, ROW_CHUNKS = 4 };
+enum {
+    DECODE_STEPS = 16,
+    GROUP_STEPS = 8,
+    GAP_STEPS = 64,
+    GAP_WARM = 3,
+    ROW_CHUNK = 256,
+    ROW_CHUNKS = 4
+};
 
 /* ---- prefill ---- */
 
@@ -306,7 +313,7 @@ typedef struct gaps {
 
 static di_status open_gap(di_bench *b, gaps *g, int ahead, int64_t n, int64_t context,
                           di_error *error) {
-    int64_t steps = (int64_t)b->pairs * (GAP_STEPS + 1);
+    int64_t steps = (int64_t)b->pairs * (GAP_STEPS + GAP_WARM + 2);
     di_bench_engine settings =
         di_bench_engine_defaults(n, context + di_bench_crowd_room(b, n, context, steps));
     settings.steps_ahead = g->ahead = ahead;
@@ -314,8 +321,10 @@ static di_status open_gap(di_bench *b, gaps *g, int ahead, int64_t n, int64_t co
     return di_bench_crowd_start(b, &g->crowd, g->engine, n, context, error);
 }
 
+/* The pause since this side's last turn belongs to the first steps, which are not counted. */
 static di_status measure_gap(gaps *g, int pair, di_error *error) {
     double seconds;
+    DI_TRY(di_bench_crowd_steps(&g->crowd, GAP_WARM, &seconds, NULL, error));
     di_engine_stats before = di_engine_get_stats(g->engine);
     DI_TRY(di_bench_crowd_steps(&g->crowd, GAP_STEPS, &seconds, NULL, error));
     di_bench_settle(seconds);
