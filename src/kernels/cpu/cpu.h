@@ -36,6 +36,11 @@ enum { DI_CPU_AVX2 = 1 };
 
 typedef struct cpu_scratch cpu_scratch;
 
+/* Where a quantised row lies. */
+typedef struct cpu_coded {
+    const uint8_t *codes, *scales;
+} cpu_coded;
+
 /* The hot loops. All pointers may be unaligned. x rows of a product must be as cpu_inputs makes
  * them: zeros behind k up to a multiple of 8 (64 for FP4), and in fp4_order for FP4. */
 typedef struct cpu_kernels {
@@ -57,8 +62,11 @@ typedef struct cpu_kernels {
     void (*bf16_to_f32)(const void *in, float *out, int64_t n);
     /* E4M3 codes and an E8M0 scale per 32 -> floats; n a multiple of 32 */
     void (*decode_q8)(const uint8_t *codes, const uint8_t *scales, int64_t n, float *out);
-    void (*decode_q4i)(const uint8_t *codes, const uint8_t *scales, int64_t n, float *out);
-    void (*decode_q4c)(const uint8_t *codes, const uint8_t *scales, int64_t n, float *out);
+    /* m rows of n values, row i to out + i * ld: as above; e2m1 pairs with an E8M0 scale per 32; e2m1
+     * pairs with an E4M3 scale per 16 */
+    void (*decode_rows_q8)(const cpu_coded *rows, int32_t m, int64_t n, float *out, int64_t ld);
+    void (*decode_rows_q4i)(const cpu_coded *rows, int32_t m, int64_t n, float *out, int64_t ld);
+    void (*decode_rows_q4c)(const cpu_coded *rows, int32_t m, int64_t n, float *out, int64_t ld);
     /* Quantisers of model.md 3.1; values may be NULL: q * s as floats. codes may be NULL. */
     void (*quantize_q8)(const float *x, int64_t n, uint8_t *codes, uint8_t *scales, float *values);
     void (*quantize_q4i)(const float *x, int64_t n, uint8_t *codes, uint8_t *scales, float *values);
@@ -122,6 +130,7 @@ struct cpu_scratch {
     float *acc, *acc2;   /* [max_rows][CPU_TILE_N] */
     float *keys;         /* [CPU_BLOCK][max(head_dim, index_dim) + CPU_KEY_PAD] */
     float *probs;        /* [max(n_heads, index_heads)][CPU_BLOCK] */
+    cpu_coded *coded;    /* [CPU_BLOCK] */
     float *angles;       /* [max(head_dim, index_dim)] cos and sin of one position */
     float *o;            /* [n_heads][head_dim] */
     float *state;        /* [3][n_heads]: top, sum, shrink */

@@ -121,7 +121,7 @@ static uint64_t low_bits(int32_t n) { return n >= 64 ? ~UINT64_C(0) : (UINT64_C(
 
 typedef struct attend_job {
     const di_attend_args *args;
-    const float *sink, *angles;
+    const float *sink;
     int32_t parts, part_heads;
 } attend_job;
 
@@ -140,30 +140,40 @@ static span window_of(const di_attend_args *a, int64_t t) {
     return (span){begin > floor ? begin : floor, a->block ? length + a->block : now};
 }
 
-/* Entry i of a row's list: window positions, then picks. */
-static void decode_slot(const di_stream *s, const di_attend_args *a, int64_t t, span window,
-                        int32_t i, float *key) {
+/* Where `n` window keys of row t from position `at` on lie. */
+static void find_window(const di_attend_args *a, int64_t t, int32_t at, int32_t n, cpu_coded *out) {
+    int32_t slot = ((const di_row *)cpu_at(a->batch.rows))[t].slot, slots = a->ring.ring_slots;
+    int32_t length = ((const int32_t *)cpu_at(a->batch.length))[slot], place = at % slots;
+    int64_t first = ((const int32_t *)cpu_at(a->batch.first))[t], d = a->head_dim;
+    for (int32_t i = 0; i < n; i++, at++) {
+        bool now = at >= length; /* a row of the step */
+        int64_t row = now ? first + (at - length) : (int64_t)slot * slots + place;
+        const uint8_t *codes = cpu_at(now ? a->kv_codes : a->ring.codes);
+        const uint8_t *scales = cpu_at(now ? a->kv_scales : a->ring.scales);
+        out[i] = (cpu_coded){codes + row * d, scales + row * (d / 32)};
+        if (++place == slots) place = 0;
+    }
+}
+
+/* Keys begin .. begin + n - 1 of row t's list: window positions, then picks. */
+static void decode_keys(const di_stream *s, cpu_coded *coded, const di_attend_args *a, int64_t t,
+                        span window, int32_t begin, int32_t n, float *keys, int64_t ld) {
     int32_t slot = ((const di_row *)cpu_at(a->batch.rows))[t].slot;
-    int32_t n_window = window.end - window.begin;
-    int64_t d = a->head_dim;
-    if (i >= n_window) {
-        int32_t pick = ((const int32_t *)cpu_at(a->picks))[t * a->top_k + (i - n_window)];
-        cpu_entry entry = cpu_page_entry(&a->pages, slot, pick);
-        s->k->decode_q4c(entry.codes, entry.scales, d, key);
-        return;
-    }
-    int32_t length = ((const int32_t *)cpu_at(a->batch.length))[slot], at = window.begin + i;
-    const uint8_t *codes, *scales;
-    if (at >= length) {
-        int64_t row = ((const int32_t *)cpu_at(a->batch.first))[t] + (at - length);
-        codes = (const uint8_t *)cpu_at(a->kv_codes) + row * d;
-        scales = (const uint8_t *)cpu_at(a->kv_scales) + row * (d / 32);
+    int32_t in_window = window.end - window.begin - begin;
+    if (in_window > n) in_window = n;
+    if (in_window > 0) {
+        find_window(a, t, window.begin + begin, in_window, coded);
+        s->k->decode_rows_q8(coded, in_window, a->head_dim, keys, ld);
     } else {
-        int64_t place = (int64_t)slot * a->ring.ring_slots + at % a->ring.ring_slots;
-        codes = (const uint8_t *)cpu_at(a->ring.codes) + place * d;
-        scales = (const uint8_t *)cpu_at(a->ring.scales) + place * (d / 32);
+        in_window = 0;
     }
-    s->k->decode_q8(codes, scales, d, key);
+    const int32_t *picks = cpu_at(a->picks);
+    int64_t first = t * a->top_k + begin + in_window - (window.end - window.begin);
+    for (int32_t i = 0; i < n - in_window; i++) {
+        cpu_entry entry = cpu_page_entry(&a->pages, slot, picks[first + i]);
+        coded[i] = (cpu_coded){entry.codes, entry.scales};
+    }
+    s->k->decode_rows_q4c(coded, n - in_window, a->head_dim, keys + in_window * ld, ld);
 }
 
 static int32_t count_picks(const di_attend_args *a, int64_t t) {
@@ -185,14 +195,13 @@ static void attend_part(di_stream *s, cpu_scratch *scratch, const attend_job *jo
     heads h = heads_start(scratch, (const float *)cpu_at(a->q) + at, m, d);
     for (int32_t begin = 0; begin < n; begin += CPU_BLOCK) {
         int32_t here = n - begin < CPU_BLOCK ? n - begin : CPU_BLOCK;
-        for (int32_t i = 0; i < here; i++)
-            decode_slot(s, a, t, window, begin + i, h.keys + i * h.ld);
+        decode_keys(s, scratch->coded, a, t, window, begin, here, h.keys, h.ld);
         heads_block(s, scratch, &h, here, low_bits(here));
     }
-    float *out = (float *)cpu_at(a->out) + at;
+    float *out = (float *)cpu_at(a->out) + at, *angles = scratch->angles;
     s->k->attend_end(h.o, m, d, h.top, h.sum, job->sink + h0, s->release, out);
-    for (int32_t i = 0; i < m; i++)
-        cpu_rotate(s, out + (int64_t)i * d, d, a->rope.dims, job->angles + t * a->rope.dims);
+    cpu_angles(a->rope, pos, true, angles);
+    for (int32_t i = 0; i < m; i++) cpu_rotate(s, out + (int64_t)i * d, d, a->rope.dims, angles);
 }
 
 static void attend_parts(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,
@@ -206,13 +215,9 @@ static void attend_parts(di_stream *s, cpu_scratch *scratch, void *user, int64_t
 void cpu_op_attend(di_stream *s, const di_attend_args *args) {
     cpu_begin(s);
     int32_t rows = args->batch.n_rows, parts = rows < 2 * s->n_members ? s->n_members : 1;
-    const int32_t *pos = cpu_at(args->batch.pos);
-    float *angles = cpu_take(s, (uint64_t)rows * (uint64_t)args->rope.dims * sizeof *angles);
-    for (int64_t t = 0; t < rows; t++)
-        if (pos[t] >= 0) cpu_angles(args->rope, pos[t], true, angles + t * args->rope.dims);
     int32_t part_heads = (args->n_heads + parts - 1) / parts;
     part_heads = (part_heads + 3) / 4 * 4; /* value tiles take four */
-    attend_job job = {args, cpu_vector(s, args->sink), angles, parts, part_heads};
+    attend_job job = {args, cpu_vector(s, args->sink), parts, part_heads};
     int64_t list = args->window + args->top_k;
     cpu_parallel(s, (int64_t)rows * parts, 1,
                  (int64_t)rows * list * args->head_dim * args->n_heads / 16, attend_parts, &job);

@@ -60,8 +60,9 @@ static void score_entries(const di_stream *s, cpu_scratch *scratch, const index_
         int32_t n = end - from < CPU_BLOCK ? end - from : CPU_BLOCK;
         for (int32_t i = 0; i < n; i++) {
             cpu_entry entry = cpu_page_entry(&a->pages, slot, list ? list[from + i] : from + i);
-            s->k->decode_q4i(entry.key_codes, entry.key_scales, di, scratch->keys + i * ld);
+            scratch->coded[i] = (cpu_coded){entry.key_codes, entry.key_scales};
         }
+        s->k->decode_rows_q4i(scratch->coded, n, di, scratch->keys, ld);
         s->k->dots(job->q + t * a->n_heads * di, di, a->n_heads, scratch->keys, ld, n, di,
                    scratch->probs, CPU_BLOCK);
         s->k->score(scratch->probs, CPU_BLOCK, job->w + t * a->n_heads, a->n_heads, n, s->release,

@@ -62,6 +62,7 @@ static uint64_t lay_out(const di_limits *l, uint8_t *memory, cpu_scratch *out) {
     out->acc2 = region(&r, 4 * rows * CPU_TILE_N);
     out->keys = region(&r, 4 * CPU_BLOCK * (d + CPU_KEY_PAD));
     out->probs = region(&r, 4 * heads * CPU_BLOCK);
+    out->coded = region(&r, CPU_BLOCK * sizeof(cpu_coded));
     out->angles = region(&r, 4 * d);
     out->o = region(&r, 4 * heads * d);
     out->state = region(&r, 4 * 3 * heads);

@@ -15,27 +15,13 @@ enum {
 
 /* ---- decoding a tile ---- */
 
-/* n vectors of 8 values: codes come out as code * 2^-120, and times 2^120 * scale they are right.
- * Where that factor leaves the range of floats it is two. */
-CPU_INLINE void decode_fp8_block(const uint8_t *codes, uint8_t scale, int n, float *out) {
-    __m256i a = both_halves(codes), b = both_halves(codes + 16);
-    __m256 v[4] = {e4m3_floats(a, false), e4m3_floats(a, true), e4m3_floats(b, false),
-                   e4m3_floats(b, true)};
-    bool one = scale <= 254 - 120;
-    __m256 f = _mm256_set1_ps(scale_e8m0(one ? (uint8_t)(scale + 120) : 127 + 120));
-    for (int j = 0; j < n; j++) v[j] = _mm256_mul_ps(v[j], f);
-    for (int j = 0; j < n && !one; j++)
-        v[j] = _mm256_mul_ps(v[j], _mm256_set1_ps(scale_e8m0(scale)));
-    for (int j = 0; j < n; j++) _mm256_storeu_ps(out + 8 * j, v[j]);
-}
-
 static void decode_fp8(const uint8_t *codes, const uint8_t *scales, int32_t k, float *out) {
     int32_t i = 0;
-    for (; i + 32 <= k; i += 32) decode_fp8_block(codes + i, scales[i / 32], 4, out + i);
+    for (; i + 32 <= k; i += 32) decode_e4m3_block(codes + i, scales[i / 32], 4, out + i);
     if (i == k) return;
     uint8_t bytes[32] = {0};
     memcpy(bytes, codes + i, (size_t)(k - i));
-    decode_fp8_block(bytes, scales[i / 32], (k - i + 7) / 8, out + i);
+    decode_e4m3_block(bytes, scales[i / 32], (k - i + 7) / 8, out + i);
 }
 
 /* In FP4 order, filled up to a multiple of 64. */
@@ -180,8 +166,9 @@ static void product_by_tiles(const di_matrix *w, int64_t n0, int32_t n, const fl
  * decoding is, the sooner it pays to do it once. */
 static int32_t few_rows(di_dtype dtype) {
     switch (dtype) {
-    case DI_FP4_PAIR: return 2;
+    case DI_FP4_PAIR: return 1;
     case DI_F8_E4M3: return 3;
+    case DI_F32: return 4;
     default: return CPU_FEW_ROWS;
     }
 }

@@ -165,21 +165,20 @@ static void quantize_q4c(const float *x, int64_t n, uint8_t *codes, uint8_t *sca
 }
 
 static void decode_q8(const uint8_t *codes, const uint8_t *scales, int64_t n, float *out) {
-    for (int64_t i = 0; i < n; i += 32) {
-        __m256 s = _mm256_set1_ps(scale_e8m0(scales[i / 32])), up = _mm256_set1_ps(256.0f);
-        __m256i h = e4m3_halves(codes + i), g = e4m3_halves(codes + i + 16);
-        __m256 v[4] = {halves_low(h), halves_high(h), halves_low(g), halves_high(g)};
-        for (int j = 0; j < 4; j++)
-            _mm256_storeu_ps(out + i + 8 * j, _mm256_mul_ps(_mm256_mul_ps(v[j], up), s));
-    }
+    for (int64_t i = 0; i < n; i += 32) decode_e4m3_block(codes + i, scales[i / 32], 4, out + i);
 }
 
-static void decode_q4i(const uint8_t *codes, const uint8_t *scales, int64_t n, float *out) {
-    for (int64_t i = 0; i < n; i += 32) {
-        __m256 v[4], s = _mm256_set1_ps(scale_e8m0(scales[i / 32]));
-        e2m1_values(codes + i / 2, v);
-        for (int j = 0; j < 4; j++) _mm256_storeu_ps(out + i + 8 * j, _mm256_mul_ps(v[j], s));
-    }
+static void decode_rows_q8(const cpu_coded *rows, int32_t m, int64_t n, float *out, int64_t ld) {
+    for (int32_t r = 0; r < m; r++, out += ld) decode_q8(rows[r].codes, rows[r].scales, n, out);
+}
+
+static void decode_rows_q4i(const cpu_coded *rows, int32_t m, int64_t n, float *out, int64_t ld) {
+    for (int32_t r = 0; r < m; r++, out += ld)
+        for (int64_t i = 0; i < n; i += 32) {
+            __m256 v[4], s = _mm256_set1_ps(scale_e8m0(rows[r].scales[i / 32]));
+            e2m1_values(rows[r].codes + i / 2, v);
+            for (int j = 0; j < 4; j++) _mm256_storeu_ps(out + i + 8 * j, _mm256_mul_ps(v[j], s));
+        }
 }
 
 static float e4m3_value(uint8_t code) {
@@ -187,26 +186,32 @@ static float e4m3_value(uint8_t code) {
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half))) * 256.0f;
 }
 
-static void decode_q4c(const uint8_t *codes, const uint8_t *scales, int64_t n, float *out) {
-    for (int64_t i = 0; i < n; i += 32) {
-        uint8_t half[16] = {0};
-        bool whole = i + 32 <= n;
-        if (!whole) memcpy(half, codes + i / 2, 8);
-        __m256 v[4], s0 = _mm256_set1_ps(e4m3_value(scales[i / 16]));
-        e2m1_values(whole ? codes + i / 2 : half, v);
-        _mm256_storeu_ps(out + i, _mm256_mul_ps(v[0], s0));
-        _mm256_storeu_ps(out + i + 8, _mm256_mul_ps(v[1], s0));
-        if (!whole) return;
-        __m256 s1 = _mm256_set1_ps(e4m3_value(scales[i / 16 + 1]));
-        _mm256_storeu_ps(out + i + 16, _mm256_mul_ps(v[2], s1));
-        _mm256_storeu_ps(out + i + 24, _mm256_mul_ps(v[3], s1));
+/* 32 values of a row, or its last 16. */
+CPU_INLINE void decode_q4c_block(cpu_coded row, int64_t i, bool whole, float *out) {
+    uint8_t half[16] = {0};
+    if (!whole) memcpy(half, row.codes + i / 2, 8);
+    __m256 v[4], s0 = _mm256_set1_ps(e4m3_value(row.scales[i / 16]));
+    e2m1_values(whole ? row.codes + i / 2 : half, v);
+    _mm256_storeu_ps(out + i, _mm256_mul_ps(v[0], s0));
+    _mm256_storeu_ps(out + i + 8, _mm256_mul_ps(v[1], s0));
+    if (!whole) return;
+    __m256 s1 = _mm256_set1_ps(e4m3_value(row.scales[i / 16 + 1]));
+    _mm256_storeu_ps(out + i + 16, _mm256_mul_ps(v[2], s1));
+    _mm256_storeu_ps(out + i + 24, _mm256_mul_ps(v[3], s1));
+}
+
+static void decode_rows_q4c(const cpu_coded *rows, int32_t m, int64_t n, float *out, int64_t ld) {
+    for (int32_t r = 0; r < m; r++, out += ld) {
+        for (int64_t i = 0; i + 32 <= n; i += 32) decode_q4c_block(rows[r], i, true, out);
+        if (n % 32) decode_q4c_block(rows[r], n / 32 * 32, false, out);
     }
 }
 
 void cpu_quant_init_avx2(cpu_kernels *kernels) {
     kernels->decode_q8 = decode_q8;
-    kernels->decode_q4i = decode_q4i;
-    kernels->decode_q4c = decode_q4c;
+    kernels->decode_rows_q8 = decode_rows_q8;
+    kernels->decode_rows_q4i = decode_rows_q4i;
+    kernels->decode_rows_q4c = decode_rows_q4c;
     kernels->quantize_q8 = quantize_q8;
     kernels->quantize_q4i = quantize_q4i;
     kernels->quantize_q4c = quantize_q4c;

@@ -95,21 +95,6 @@ CPU_INLINE float scale_e8m0(uint8_t byte) {
     return value;
 }
 
-/* 16 E4M3 codes -> 16 halves worth code * 2^-8: E4M3 is a half with its exponent moved by 8,
- * subnormals included. The NaN codes 0x7F and 0xFF come out as +-480, here and in products: looking
- * for them costs a product of one row a sixth of its speed (measured), and ops.h leaves them open.
- */
-CPU_INLINE __m256i e4m3_halves(const uint8_t *codes) {
-    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)codes));
-    return _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xBFFF));
-}
-CPU_INLINE __m256 halves_low(__m256i halves) {
-    return _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
-}
-CPU_INLINE __m256 halves_high(__m256i halves) {
-    return _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
-}
-
 /* 32 e2m1 codes (16 bytes) -> four vectors of 8 values, in order. The upper byte of a half decides.
  */
 CPU_INLINE void e2m1_values(const uint8_t *pairs, __m256 out[4]) {
@@ -142,11 +127,26 @@ CPU_INLINE __m256i both_halves(const uint8_t *at) {
 }
 
 /* 8 of 16 E4M3 codes as floats worth code * 2^-120: the fields of E4M3 moved to those of a float,
- * subnormals included. */
+ * subnormals included. The NaN codes 0x7F and 0xFF come out as +-480: looking for them costs a
+ * product of one row a sixth of its speed (measured), and ops.h leaves them open. */
 CPU_INLINE __m256 e4m3_floats(__m256i codes, bool upper) {
     __m256i top = _mm256_shuffle_epi8(codes, tops(upper));
     return _mm256_castsi256_ps(
         _mm256_and_si256(_mm256_srai_epi32(top, 4), _mm256_set1_epi32((int)0x87F00000u)));
+}
+
+/* n <= 4 vectors of 8 values of one scale: codes come out as code * 2^-120, and times 2^120 * scale they are right.
+ * Where that factor leaves the range of floats it is two. */
+CPU_INLINE void decode_e4m3_block(const uint8_t *codes, uint8_t scale, int n, float *out) {
+    __m256i a = both_halves(codes), b = both_halves(codes + 16);
+    __m256 v[4] = {e4m3_floats(a, false), e4m3_floats(a, true), e4m3_floats(b, false),
+                   e4m3_floats(b, true)};
+    bool one = scale <= 254 - 120;
+    __m256 f = _mm256_set1_ps(scale_e8m0(one ? (uint8_t)(scale + 120) : 127 + 120));
+    for (int j = 0; j < n; j++) v[j] = _mm256_mul_ps(v[j], f);
+    for (int j = 0; j < n && !one; j++)
+        v[j] = _mm256_mul_ps(v[j], _mm256_set1_ps(scale_e8m0(scale)));
+    for (int j = 0; j < n; j++) _mm256_storeu_ps(out + 8 * j, v[j]);
 }
 
 /* For every E8M0 byte the 16 e2m1 values times that scale, as bf16 (exact): upper and lower bytes.
