@@ -74,9 +74,10 @@ static hits find_hits(di_core *core, const core__sequence *s, const di_kv_prompt
     hits found = {di_kv_find(core->kv, prompt, prompt->n_pages).n_pages, 0, NULL};
     int64_t hit = (int64_t)found.n_pages * DI_PAGE_TOKENS;
     found.start = core__replay_start(core, hit, s->request->cut);
-    core__snapshot *snapshot = core__snapshot_find(core, s, found.n_pages);
-    if (!snapshot || snapshot->length <= found.start) return found;
-    return (hits){(int32_t)(snapshot->length / DI_PAGE_TOKENS), snapshot->length, snapshot};
+    int64_t length;
+    core__snapshot *snapshot = core__snapshot_find(core, s, found.n_pages, &length);
+    if (!snapshot || length <= found.start) return found;
+    return (hits){(int32_t)(snapshot->length / DI_PAGE_TOKENS), length, snapshot};
 }
 
 /* Pages that are left to running sequences: one for each whose answer may need another. */
@@ -101,8 +102,9 @@ static bool take_pages(di_core *core, core__sequence *s, di_kv_sequence *pages,
 }
 
 /* Windows from the snapshot. *ok false: its pages are of another lineage than those found. */
-static di_status restore(di_core *core, core__sequence *s, core__snapshot *snapshot, bool *ok,
+static di_status restore(di_core *core, core__sequence *s, const hits *found, bool *ok,
                          di_error *error) {
+    core__snapshot *snapshot = found->snapshot;
     di_kv_sequence *pages = core__pages(core, s);
     di_kv_name replayed =
         di_kv_name_replay(&pages->tail, snapshot->length / DI_PAGE_TOKENS * DI_PAGE_TOKENS);
@@ -117,11 +119,9 @@ static di_status restore(di_core *core, core__sequence *s, core__snapshot *snaps
     assert(extended); /* promised */
     DI_TRY(core__snapshots_wait(core, error));
     di_context_restore(core->context, s->slot, core__snapshot_bytes(core, snapshot));
-    s->n_done = snapshot->length;
-    if (s->n_done > core__skippable(s)) {
-        DI_TRY(di_context_rewind(core->context, s->slot, 1, error));
-        s->n_done--;
-    }
+    int32_t back = (int32_t)(snapshot->length - found->start);
+    if (back > 0) DI_TRY(di_context_rewind(core->context, s->slot, back, error));
+    s->n_done = found->start;
     snapshot->used = ++core->snapshots.clock;
     core->stats.snapshot_hits++;
     return DI_OK;
@@ -158,7 +158,7 @@ static di_status begin(di_core *core, core__sequence *s, const hits *found, di_e
     bool restored = false;
     di_context_reset(core->context, s->slot);
     DI_TRY(di_context_set_pages(core->context, s->slot, 0, pages->pages, pages->n_pages, error));
-    if (found->snapshot) DI_TRY(restore(core, s, found->snapshot, &restored, error));
+    if (found->snapshot) DI_TRY(restore(core, s, found, &restored, error));
     if (!restored) {
         int64_t hit = (int64_t)pages->n_named * DI_PAGE_TOKENS;
         DI_TRY(replay(core, s, core__replay_start(core, hit, r->cut), error));

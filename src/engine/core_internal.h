@@ -293,9 +293,11 @@ void core__snapshot_take(di_core *core, core__sequence *s);
 void core__save(di_core *core, const core__sequence *s, void *host);
 /* As take, from bytes that are on the host already; no snapshot is on its way. */
 void core__snapshot_keep(di_core *core, core__sequence *s, const void *bytes);
-/* The longest one with which a waiting sequence may go on when its first n_hits pages are there, or
- * NULL. Names of these pages must be known. */
-core__snapshot *core__snapshot_find(di_core *core, const core__sequence *s, int32_t n_hits);
+/* The one with which a waiting sequence may go on the furthest when its first n_hits pages are
+ * there, or NULL; *length: how far, and what is behind must be taken back. Names of these pages must
+ * be known. */
+core__snapshot *core__snapshot_find(di_core *core, const core__sequence *s, int32_t n_hits,
+                                    int64_t *length);
 const void *core__snapshot_bytes(const di_core *core, const core__snapshot *snapshot);
 /* Until no snapshot is on its way any more. */
 di_status core__snapshots_wait(di_core *core, di_error *error);

@@ -236,3 +236,14 @@ bool di_core_cancel(di_core *core, uint64_t id) {
     if (!core->telling) core__sweep(core);
     return true;
 }
+
+bool di_core_prompt(const di_core *core, uint64_t id, int64_t *done, int64_t *total) {
+    const core__request *r = core->first;
+    while (r && r->id != id) r = r->after;
+    if (!r || r->n_cached < 0) return false;
+    const core__sequence *s = &r->sequences[0];
+    *total = r->n_known - r->n_cached;
+    *done = s->n_done < r->n_known ? s->n_done - r->n_cached : *total;
+    if (*done < 0) *done = 0; /* it lost its slot */
+    return true;
+}

@@ -42,12 +42,14 @@ static const di_kv_name *plain_name(const core__sequence *s, int32_t n_pages) {
     return n_pages ? &s->names[n_pages - 1] : &s->request->root;
 }
 
-/* The first `length` tokens of s are those of the snapshot, of the same tenant. */
-static bool same_tokens(const core__snapshot *snapshot, const core__sequence *s) {
+/* How many of its tokens s begins with, of the same tenant; less than the snapshot's whole pages
+ * when they are not all of these. */
+static int64_t common_tokens(const core__snapshot *snapshot, const core__sequence *s) {
     int32_t pages = (int32_t)(snapshot->length / DI_PAGE_TOKENS);
-    int64_t first = (int64_t)pages * DI_PAGE_TOKENS, n = snapshot->length - first;
-    return di_kv_name_equal(&snapshot->plain, plain_name(s, pages)) &&
-           memcmp(snapshot->ids, s->ids + first, (size_t)n * sizeof *s->ids) == 0;
+    int64_t n = (int64_t)pages * DI_PAGE_TOKENS, first = n;
+    if (!di_kv_name_equal(&snapshot->plain, plain_name(s, pages))) return 0;
+    while (n < snapshot->length && n < s->n_ids && snapshot->ids[n - first] == s->ids[n]) n++;
+    return n;
 }
 
 /* The place for a new snapshot of s; NULL when it is there already, or of no use. */
@@ -60,7 +62,8 @@ static core__snapshot *place_for(di_core *core, core__sequence *s) {
     core__snapshot *place = NULL;
     for (int32_t i = 0; i < all->n; i++) {
         core__snapshot *entry = &all->entries[i];
-        if (entry->length == s->n_done && entry->cut == s->request->cut && same_tokens(entry, s) &&
+        if (entry->length == s->n_done && entry->cut == s->request->cut &&
+            common_tokens(entry, s) == entry->length &&
             di_kv_name_equal(&entry->lineage, &pages->tail)) {
             entry->used = ++all->clock;
             return NULL;
@@ -110,21 +113,29 @@ static bool serves(const di_core *core, const core__snapshot *snapshot, const co
     return same_windows || core->options.replay == DI_REPLAY_BOUNDED;
 }
 
-/* Its last token must run, for its logits: a snapshot of all tokens goes one back. Never into a
- * named page: the last token's page is no hit, so what ends with that page is not considered. */
-static bool leaves_a_row(const core__snapshot *snapshot, const core__sequence *s) {
-    int64_t most = core__skippable(s);
-    return snapshot->length <= most || (snapshot->length == most + 1 && snapshot->margin > 0);
+/* The tokens of s that need not run when it goes on from the snapshot; 0: it cannot. What they do
+ * not share is taken back, as far as the margin of the rings goes, and never into a named page, for
+ * that is not written again. The last token of s must run, for its logits. So a prompt's snapshot
+ * serves the same prompt again, and a conversation whose thought was left out when it went on. */
+static int64_t usable_tokens(const core__snapshot *snapshot, const core__sequence *s) {
+    int64_t n = common_tokens(snapshot, s), most = core__skippable(s);
+    if (n > most) n = most;
+    bool in_reach = snapshot->length - n <= snapshot->margin;
+    return in_reach && n >= snapshot->length / DI_PAGE_TOKENS * DI_PAGE_TOKENS ? n : 0;
 }
 
-core__snapshot *core__snapshot_find(di_core *core, const core__sequence *s, int32_t n_hits) {
+core__snapshot *core__snapshot_find(di_core *core, const core__sequence *s, int32_t n_hits,
+                                    int64_t *length) {
     core__snapshots *all = &core->snapshots;
     core__snapshot *best = NULL;
+    *length = 0;
     for (int32_t i = 0; i < all->n; i++) {
         core__snapshot *entry = &all->entries[i];
-        if (entry->length / DI_PAGE_TOKENS > n_hits || !leaves_a_row(entry, s)) continue;
-        if (best && entry->length <= best->length) continue;
-        if (serves(core, entry, s) && same_tokens(entry, s)) best = entry;
+        if (entry->length / DI_PAGE_TOKENS > n_hits || !serves(core, entry, s)) continue;
+        int64_t n = usable_tokens(entry, s);
+        if (n <= *length) continue;
+        *length = n;
+        best = entry;
     }
     return best;
 }

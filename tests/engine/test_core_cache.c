@@ -137,6 +137,37 @@ static void test_snapshots_exact(void **state) {
     run_core_destroy(core);
 }
 
+/* The prompt text[0 .. same) and others up to n; the answer is that of a core without a cache. */
+static int64_t cached_behind(di_core *core, int64_t same, int64_t n) {
+    di_core *cold = core_of(DI_REPLAY_EXACT, 0);
+    for (int64_t i = same; i < n; i++) text[i]++;
+    int64_t found = cached(core, &runs[1], n, 12);
+    assert_int_equal(cached(cold, &runs[2], n, 12), 0);
+    for (int64_t i = same; i < n; i++) text[i]--;
+    run_expect_same(&runs[1].choices[0], &runs[2].choices[0], "taken back");
+    run_core_destroy(cold);
+    return found;
+}
+
+/* A prompt that goes another way near the end of one that was read, as a conversation does whose
+ * thought is left out when it goes on. */
+static void test_snapshots_taken_back(void **state) {
+    (void)state;
+    int32_t margin = di_config_rollback(model.config);
+    di_core *core = core_of(DI_REPLAY_EXACT, 4 << 20);
+    assert_true(margin >= 2 && margin < 150 - 128);
+    cached(core, &runs[0], 150, 1);
+    assert_int_equal(cached_behind(core, 149, 170), 149);
+    assert_int_equal(cached_behind(core, 150 - margin, 160), 150 - margin);
+    assert_int_equal(cached_behind(core, 150 - margin - 1, 160), 0); /* the rings end */
+    /* shorter than what was read */
+    assert_int_equal(cached_behind(core, 147, 147), 146);
+    cached(core, &runs[0], 130, 1);
+    assert_int_equal(cached_behind(core, 128, 140), 128);
+    assert_int_equal(cached_behind(core, 127, 140), 0); /* in a named page */
+    run_core_destroy(core);
+}
+
 static void test_snapshots_stable(void **state) {
     (void)state;
     di_core *core = core_of(DI_REPLAY_STABLE, 4 << 20);
@@ -243,11 +274,17 @@ static void test_no_prefix_cache(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replay_lengths),          cmocka_unit_test(test_lineage),
-        cmocka_unit_test(test_scores_run_whole),        cmocka_unit_test(test_snapshots_exact),
-        cmocka_unit_test(test_snapshots_stable),        cmocka_unit_test(test_snapshots_bounded),
-        cmocka_unit_test(test_snapshot_budget),         cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_more_choices_than_slots), cmocka_unit_test(test_tenants),
+        cmocka_unit_test(test_replay_lengths),
+        cmocka_unit_test(test_lineage),
+        cmocka_unit_test(test_scores_run_whole),
+        cmocka_unit_test(test_snapshots_exact),
+        cmocka_unit_test(test_snapshots_taken_back),
+        cmocka_unit_test(test_snapshots_stable),
+        cmocka_unit_test(test_snapshots_bounded),
+        cmocka_unit_test(test_snapshot_budget),
+        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_more_choices_than_slots),
+        cmocka_unit_test(test_tenants),
         cmocka_unit_test(test_no_prefix_cache),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
