@@ -321,7 +321,10 @@ typedef struct di_request {
     int32_t n_choices;    /* 1..128; the first has the seed itself, the others have derived ones */
     int32_t top_logprobs; /* 0..20 alternatives reported with each token */
     void *user;
-    /* False: this choice ends here, with this token. Neither may call the engine. */
+    /* Between steps while the prompt is read: how many of its tokens were, of all that are not
+     * cached. False: the request is cancelled. May be NULL. None of these may call the engine. */
+    bool (*on_prompt)(void *user, int64_t done, int64_t total);
+    /* False: this choice ends here, with this token. */
     bool (*on_token)(void *user, const di_request_token *token);
     /* Once a choice, the last call for it. */
     void (*on_end)(void *user, const di_request_end *end);

@@ -85,10 +85,11 @@ void di_engine_close_core(di_engine *engine);
 /* Bytes of a score's buffers for each row of its step. */
 uint64_t di_score_row_bytes(const di_config *config, const di_backend *backend);
 
-/* Divides options->memory. DI_ERR_MEMORY with needed and allowed bytes. */
+/* Divides options->memory; host: bytes that are taken beside the context and the weights. It is
+ * DI_ERR_MEMORY with needed and allowed bytes when it is too little. */
 di_status di_engine_divide_memory(const char *path, const di_config *config,
                                   const di_backend *backend, const di_engine_options *options,
-                                  const di_context_options *context, di_memory_plan *plan,
-                                  di_error *error);
+                                  const di_context_options *context, uint64_t host,
+                                  di_memory_plan *plan, di_error *error);
 
 #endif

@@ -122,7 +122,6 @@ static di_status sequence_options(const di_config *config, const di_engine_optio
 
 di_status di_engine_plan_context(const di_config *config, const di_engine_options *options,
                                  di_context_options *out, di_error *error) {
-    if (options->max_batch == 0) return sequence_options(config, options, out, error);
     di_core_options core;
     DI_TRY(check_context(config, options, error));
     DI_TRY(di_engine_core_options(options, config, &core, error));
@@ -181,7 +180,7 @@ static di_status open_model(di_engine *engine, const char *directory, di_error *
     model.progress = o->progress ? load_progress : NULL;
     model.user = engine;
     if (o->max_batch > 0) return di_engine_open_core(engine, directory, &config, &model, error);
-    DI_TRY(di_engine_divide_memory(directory, &config, engine->backend, o, &context,
+    DI_TRY(di_engine_divide_memory(directory, &config, engine->backend, o, &context, 0,
                                    &engine->memory, error));
     context.max_bytes = engine->memory.max_bytes;
     model.release_layers = engine->memory.release_layers;

@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -66,8 +67,8 @@ static uint64_t mib(uint64_t bytes) { return (bytes >> 20) + ((bytes & 0xFFFFF) 
 
 di_status di_engine_divide_memory(const char *path, const di_config *config,
                                   const di_backend *backend, const di_engine_options *options,
-                                  const di_context_options *context, di_memory_plan *plan,
-                                  di_error *error) {
+                                  const di_context_options *context, uint64_t host,
+                                  di_memory_plan *plan, di_error *error) {
     directory_bytes directory;
     uint64_t score_row = di_score_row_bytes(config, backend);
     uint64_t state = di_context_plan(config, backend, context).total + score_row;
@@ -79,6 +80,7 @@ di_status di_engine_divide_memory(const char *path, const di_config *config,
     }
     uint64_t program, weights = directory.weights;
     DI_TRY(program_bytes(config, &directory, &program, error));
+    program += host;
     plan->release_layers = program + state + weights > options->memory;
     if (plan->release_layers) {
         DI_TRY(
@@ -86,13 +88,18 @@ di_status di_engine_divide_memory(const char *path, const di_config *config,
     }
     uint64_t need = program + state + weights;
     if (need > options->memory) {
+        char buffers[80] = "";
+        if (host) {
+            snprintf(buffers, sizeof buffers, "window cache and buffers %" PRIu64 " MiB, ",
+                     mib(host));
+        }
         return di_fail(error, DI_ERR_MEMORY,
                        "not enough memory: %" PRIu64
-                       " MiB are needed (program and tokenizer %" PRIu64 " MiB, weights %" PRIu64
+                       " MiB are needed (program and tokenizer %" PRIu64 " MiB, %sweights %" PRIu64
                        " MiB at a time, a context of %" PRId64 " tokens %" PRIu64 " MiB), %" PRIu64
-                       " MiB are allowed; allow more, or ask for a smaller context or chunk",
-                       mib(need), mib(program), mib(weights), context->max_context, mib(state),
-                       options->memory >> 20);
+                       " MiB are allowed; allow more, or ask for a smaller context%s chunk",
+                       mib(need), mib(program - host), buffers, mib(weights), context->max_context,
+                       mib(state), options->memory >> 20, host ? ", window cache or" : " or");
     }
     plan->max_bytes = options->memory - program - weights - score_row;
     uint64_t more_rows = (options->memory - need) / score_row;

@@ -68,28 +68,19 @@ di_status di_engine_core_options(const di_engine_options *o, const di_config *co
     return read_replay(o->replay, &out->replay, error);
 }
 
-/* Where memory is bounded, window cache and buffers of the host come first; then the pool has the
- * pages of all contexts, or of half of them and so on, but of one at least. */
+/* Where memory is bounded, the pool has the pages of all contexts, or of half of them and so on, but
+ * of one at least, beside window cache and buffers of the host. */
 static di_status divide(di_engine *engine, const char *directory, const di_config *config,
                         di_core_options *o, di_error *error) {
-    di_engine_options allowed = engine->options;
+    const uint64_t most = UINT64_C(1) << 60; /* so that no sum overflows */
     di_context_options context = di_core_context_options(config, o);
-    if (allowed.memory > 0) {
-        uint64_t host = o->window_cache_bytes +
-                        (uint64_t)context.max_out * (uint64_t)config->vocab_size * sizeof(float);
-        if (host >= allowed.memory) {
-            return di_fail(error, DI_ERR_MEMORY,
-                           "not enough memory: window cache and buffers alone take %" PRIu64
-                           " MiB, %" PRIu64 " MiB are allowed; allow more, or ask for a smaller "
-                           "window cache",
-                           host >> 20, allowed.memory >> 20);
-        }
-        allowed.memory -= host;
-    }
+    uint64_t host = o->window_cache_bytes < most ? o->window_cache_bytes : most;
+    host += (uint64_t)context.max_out * (uint64_t)config->vocab_size * sizeof(float);
     int32_t least = (int32_t)((o->max_context + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS);
     for (;;) {
-        di_status status = di_engine_divide_memory(directory, config, engine->backend, &allowed,
-                                                   &context, &engine->memory, error);
+        di_status status =
+            di_engine_divide_memory(directory, config, engine->backend, &engine->options, &context,
+                                    host, &engine->memory, error);
         if (status != DI_ERR_MEMORY || o->n_pages <= least) return status;
         o->n_pages = o->n_pages / 2 > least ? o->n_pages / 2 : least;
         context.n_pages = o->n_pages;
@@ -122,7 +113,11 @@ typedef struct di_request_record {
     void *user;
     bool (*on_token)(void *user, const di_request_token *token);
     void (*on_end)(void *user, const di_request_end *end);
-    int32_t n_open; /* choices */
+    bool (*on_prompt)(void *user, int64_t done, int64_t total);
+    uint64_t id;
+    int64_t enqueued; /* rows of the prompt, as of the last step */
+    bool answers;     /* the prompt is read */
+    int32_t n_open;   /* choices */
 } record;
 
 static void add_record(record *r) {
@@ -147,7 +142,8 @@ void di_engine_close_core(di_engine *engine) {
 }
 
 static bool on_token(void *user, const di_core_token *t) {
-    const record *r = user;
+    record *r = user;
+    r->answers = true;
     if (!r->on_token) return true;
     di_top_token top[DI_MAX_TOP_LOGPROBS];
     for (int32_t i = 0; i < t->n_top; i++) {
@@ -232,12 +228,14 @@ di_status di_engine_submit(di_engine *engine, const di_request *request, uint64_
                   .user = request->user,
                   .on_token = request->on_token,
                   .on_end = request->on_end,
+                  .on_prompt = request->on_prompt,
                   .n_open = request->n_choices};
     di_status status = submit(engine, request, r, &given, error);
     if (status != DI_OK) {
         free(r);
         return status;
     }
+    r->id = given;
     add_record(r);
     if (id) *id = given;
     return DI_OK;
@@ -253,11 +251,24 @@ static double thread_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* With a step in flight, what the last one but this enqueued is what was read. */
+static void tell_prompt(di_engine *engine, record *r) {
+    int64_t done, total;
+    if (!r->on_prompt || r->answers || !di_core_prompt(engine->core, r->id, &done, &total)) return;
+    int64_t read = engine->options.steps_ahead > 0 ? r->enqueued : done;
+    r->enqueued = done;
+    if (!r->on_prompt(r->user, read, total)) (void)di_core_cancel(engine->core, r->id);
+}
+
 di_status di_engine_step(di_engine *engine, bool *busy, di_error *error) {
     DI_TRY(need_core(engine, error));
     double begin = thread_seconds();
     di_status status = di_core_step(engine->core, busy, error);
     engine->host_seconds += thread_seconds() - begin;
+    for (record *r = engine->records, *after; r && status == DI_OK; r = after) {
+        after = r->after; /* a cancelled one is freed */
+        tell_prompt(engine, r);
+    }
     return status;
 }
 

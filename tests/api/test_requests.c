@@ -54,9 +54,12 @@ static void test_options(void **state) {
     options = small();
     options.memory = 2 << 20;
     options.window_cache = 4 << 20;
-    refuses_options(&options, DI_ERR_MEMORY, "window cache and buffers alone take");
-    options.window_cache = 0;
+    refuses_options(&options, DI_ERR_MEMORY, "MiB, window cache and buffers 5 MiB, weights ");
+    refuses_options(&options, DI_ERR_MEMORY, ", 2 MiB are allowed; allow more, or ask for a ");
+    options.window_cache = UINT64_MAX;
     refuses_options(&options, DI_ERR_MEMORY, "not enough memory");
+    options.window_cache = 0;
+    refuses_options(&options, DI_ERR_MEMORY, "smaller context, window cache or chunk");
 }
 
 /* An engine serves either. */
@@ -176,12 +179,86 @@ static void test_requests_refused(void **state) {
     assert_int_equal(h.n_ends[0], 0);
 }
 
+/* ---- The prompt's progress ---- */
+
+enum { LONG = 50 };
+
+typedef struct reading {
+    heard tokens;
+    int64_t done[LONG], total;
+    int n, stop_after; /* reports; stop_after 0: never */
+} reading;
+
+static bool on_prompt(void *user, int64_t done, int64_t total) {
+    reading *r = user;
+    assert_int_equal(r->tokens.n_tokens[0], 0);
+    assert_true(r->n < LONG);
+    r->done[r->n++] = done;
+    r->total = total;
+    return r->n != r->stop_after;
+}
+
+static bool on_any_token(void *user, const di_request_token *t) {
+    reading *r = user;
+    r->tokens.n_tokens[t->choice]++;
+    return true;
+}
+
+static void on_any_end(void *user, const di_request_end *end) {
+    reading *r = user;
+    r->tokens.n_ends[end->choice]++;
+    r->tokens.end[end->choice] = end->end;
+}
+
+static void read_long(di_engine *engine, int first, reading *r) {
+    int32_t prompt[LONG];
+    for (int i = 0; i < LONG; i++) prompt[i] = first + i;
+    di_request request = {.ids = prompt,
+                          .n_ids = LONG,
+                          .max_tokens = 3,
+                          .sampling = di_sampling_defaults(),
+                          .n_choices = 1,
+                          .user = r,
+                          .on_prompt = on_prompt,
+                          .on_token = on_any_token,
+                          .on_end = on_any_end};
+    assert_int_equal(di_engine_submit(engine, &request, NULL, &error), DI_OK);
+    run_all(engine);
+    assert_int_equal(r->tokens.n_ends[0], 1);
+}
+
+/* In chunks of 16: what was read, whether the next step is under way or not. */
+static void test_prompt_progress(void **state) {
+    (void)state;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        di_engine_options options = small();
+        options.steps_ahead = ahead;
+        di_engine *engine;
+        assert_int_equal(di_engine_open(DI_SOURCE_DIR "/models/demo", &options, &engine, &error),
+                         DI_OK);
+        reading whole = {0}, stopped = {.stop_after = 3}, after = {0};
+        read_long(engine, 100, &whole);
+        assert_int_equal(whole.n, ahead ? 4 : 3);
+        for (int i = 0; i < whole.n; i++) assert_int_equal(whole.done[i], 16 * (i + !ahead));
+        assert_int_equal(whole.total, LONG);
+        assert_int_equal(whole.tokens.n_tokens[0], 3);
+        read_long(engine, 200, &stopped); /* false: it ends, and the engine goes on */
+        assert_int_equal(stopped.n, 3);
+        assert_int_equal(stopped.tokens.n_tokens[0], 0);
+        assert_int_equal(stopped.tokens.end[0], DI_END_CANCELLED);
+        read_long(engine, 200, &after);
+        assert_int_equal(after.tokens.n_tokens[0], 3);
+        di_engine_close(engine);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_sequences_or_requests),
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_requests_refused),
+        cmocka_unit_test(test_prompt_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
