@@ -10,17 +10,22 @@ static double per_second(size_t n, double seconds) { return seconds > 0 ? (doubl
 
 /* The first token comes with the prompt. */
 static size_t decoded(const di_answer *answer) {
-    return answer->n_steps > 0 ? answer->n_steps - 1 : 0;
+    return answer->n_sampled > 0 ? answer->n_sampled - 1 : 0;
+}
+
+static double per_step(const di_answer *answer) {
+    return answer->n_steps > 1 ? (double)decoded(answer) / (double)(answer->n_steps - 1) : 1;
 }
 
 void di_answer_print_speed(const di_answer *answer) {
     size_t n_read = answer->n_prompt - answer->n_reused;
     fprintf(stderr, "prompt: %zu tokens in %.2f s (%.1f tokens/s)", n_read, answer->prompt_s,
             per_second(n_read, answer->prompt_s));
-    if (answer->n_reused > 0) fprintf(stderr, ", %zu kept", answer->n_reused);
-    fprintf(stderr, "; answer: %zu tokens in %.2f s (%.1f tokens/s); seed %" PRIu64 "\n",
-            answer->ids.size, answer->answer_s, per_second(decoded(answer), answer->answer_s),
-            answer->seed);
+    if (answer->n_reused > 0) fprintf(stderr, ", %zu cached", answer->n_reused);
+    fprintf(stderr, "; answer: %zu tokens in %.2f s (%.1f tokens/s", answer->ids.size,
+            answer->answer_s, per_second(decoded(answer), answer->answer_s));
+    if (answer->drafted) fprintf(stderr, ", %.1f tokens a step", per_step(answer));
+    fprintf(stderr, "); seed %" PRIu64 "\n", answer->seed);
 }
 
 static void write_string(di_buffer *out, const di_buffer *text) {
@@ -65,9 +70,11 @@ void di_answer_write_json(const di_answer *answer, di_buffer *out) {
                      answer->n_prompt, answer->n_reused, answer->ids.size);
     di_buffer_printf(out,
                      ", \"timings\": {\"prompt_s\": %.6f, \"prompt_tokens_per_s\": %.3f, "
-                     "\"answer_s\": %.6f, \"answer_tokens_per_s\": %.3f}",
+                     "\"answer_s\": %.6f, \"answer_tokens_per_s\": %.3f, "
+                     "\"tokens_per_step\": %.3f}",
                      answer->prompt_s,
                      per_second(answer->n_prompt - answer->n_reused, answer->prompt_s),
-                     answer->answer_s, per_second(decoded(answer), answer->answer_s));
+                     answer->answer_s, per_second(decoded(answer), answer->answer_s),
+                     per_step(answer));
     di_buffer_printf(out, ", \"seed\": %" PRIu64 "}\n", answer->seed);
 }

@@ -10,7 +10,6 @@ typedef struct di_chat_session {
     di_args *args; /* options as given, changed by /set */
     di_progress progress;
     di_engine *engine;
-    di_sequence *sequence;
     const di_tokenizer *tokenizer;
     di_conversation conversation;
     di_prompt_options prompt;

@@ -174,7 +174,7 @@ typedef struct di_option {
     double min, max;           /* INT, REAL, SIZE; both inclusive */
     const char *choices;       /* CHOICE: "a|b|c" */
     const char *default_value; /* as it would be written ("yes"/"no" for SWITCH); NULL: none */
-    const char *default_note;  /* what happens without it, where there is no default_value */
+    const char *default_note;  /* what happens without it, in words; NULL: default_value says it */
     uint32_t verbs;            /* bits: DI_VERB_BIT(id) of the verbs that take it */
     uint64_t conflicts; /* bits: DI_OPTION_BIT(id) of those that would mean nothing with it */
     const char *help;   /* a sentence or two with full stop */

@@ -30,7 +30,7 @@ static di_status generate(di_chat_session *session, const di_ids *prompt, bool t
                           di_answer *answer, di_error *error) {
     const di_args *args = session->args;
     di_generation generation = {.engine = session->engine,
-                                .sequence = session->sequence,
+                                .progress = &session->progress,
                                 .prompt = prompt,
                                 .max_tokens = di_args_int(args, DI_OPT_MAX_TOKENS),
                                 .thinking = thinking,
@@ -41,7 +41,6 @@ static di_status generate(di_chat_session *session, const di_ids *prompt, bool t
      */
     generation.sampling.seed += session->turn++;
     di_status status = di_generate(&generation, answer, error);
-    di_progress_end(&session->progress);
     di_args_free_sampling(&generation.sampling);
     return status;
 }
@@ -70,9 +69,9 @@ static di_status answer_turn(di_chat_session *session, bool *added, di_error *er
     DI_TRY_DONE(di_chat_make_prompt(session, &session->conversation, &prompt, &thinking, error));
     DI_TRY_DONE(generate(session, &prompt, thinking, &answer, error));
     bool quiet = di_args_flag(session->args, DI_OPT_QUIET);
-    if (answer.n_steps > 0 && !quiet) di_answer_print_speed(&answer);
+    if (answer.n_sampled > 0 && !quiet) di_answer_print_speed(&answer);
     tell_end(session, &answer);
-    if (answer.n_steps > 0) {
+    if (answer.n_sampled > 0) {
         status = di_conversation_add_answer(&session->conversation, &answer, error);
         *added = status == DI_OK;
     }
@@ -157,7 +156,6 @@ di_status di_cmd_chat(const di_args *args, di_error *error) {
                                            error));
     DI_TRY_DONE(di_args_open_engine(args, directory, &session.progress, &session.engine, error));
     DI_TRY_DONE(di_engine_need_tokenizer(session.engine, directory, &session.tokenizer, error));
-    DI_TRY_DONE(di_sequence_create(session.engine, &session.sequence, error));
     greet(&session);
     DI_TRY_DONE(talk(&session, error));
     /* A script reads the exit code, a person has read the messages. */
@@ -167,7 +165,6 @@ di_status di_cmd_chat(const di_args *args, di_error *error) {
     }
 done:
     di_conversation_free(&session.conversation);
-    di_sequence_destroy(session.sequence);
     di_engine_close(session.engine);
     return status;
 }

@@ -55,7 +55,7 @@ static di_status plan_state(const di_args *args, di_inspect_subject *s, di_error
     di_backend *backend;
     di_engine_options o = di_engine_options_defaults();
     di_args_machine(args, &o);
-    if (di_args_given(args, DI_OPT_BATCH)) o.max_batch = (int32_t)di_args_int(args, DI_OPT_BATCH);
+    o.max_batch = (int32_t)di_args_int(args, DI_OPT_BATCH);
     DI_TRY(di_engine_plan_context(&s->config, &o, &s->context, error));
     DI_TRY(create_backend(args, &o, &backend, error));
     di_status status = di_inspect_state(&s->config, backend, &s->context, &s->state, error);

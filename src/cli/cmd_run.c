@@ -15,7 +15,6 @@ typedef struct run {
     di_ids prompt;
     bool thinking;
     di_engine *engine;
-    di_sequence *sequence;
     di_sampling sampling;
     di_answer answer;
 } run;
@@ -84,7 +83,7 @@ static di_status make_prompt(run *r, di_error *error) {
 static di_status answer(run *r, di_error *error) {
     bool json = di_args_flag(r->args, DI_OPT_JSON);
     di_generation generation = {.engine = r->engine,
-                                .sequence = r->sequence,
+                                .progress = &r->progress,
                                 .prompt = &r->prompt,
                                 .sampling = r->sampling,
                                 .max_tokens = di_args_int(r->args, DI_OPT_MAX_TOKENS),
@@ -129,12 +128,10 @@ di_status di_cmd_run(const di_args *args, di_error *error) {
     DI_TRY_DONE(di_args_open_engine(args, args->positional[0], &r.progress, &r.engine, error));
     DI_TRY_DONE(di_args_sampling(args, r.engine, &r.sampling, error));
     DI_TRY_DONE(make_prompt(&r, error));
-    DI_TRY_DONE(di_sequence_create(r.engine, &r.sequence, error));
     status = answer(&r, error);
 done:
     di_answer_free(&r.answer);
     di_args_free_sampling(&r.sampling);
-    di_sequence_destroy(r.sequence);
     di_engine_close(r.engine);
     di_ids_free(&r.prompt);
     di_buffer_free(&r.input);

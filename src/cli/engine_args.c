@@ -14,19 +14,33 @@ void di_args_machine(const di_args *args, di_engine_options *out) {
     if (di_args_given(args, DI_OPT_SPEC)) out->spec = di_args_text(args, DI_OPT_SPEC);
 }
 
+static int32_t max_batch(const di_args *args) {
+    bool many = di_option_is_taken(args->verb, &di_options[DI_OPT_MAX_BATCH]);
+    return many ? (int32_t)di_args_int(args, DI_OPT_MAX_BATCH) : 1;
+}
+
+/* One answer finds nothing in a cache; a conversation goes on from its last few turns, which take
+ * some 4 MB each at the released size, and little of a memory that is small. */
+static uint64_t window_cache(const di_args *args, uint64_t memory) {
+    const uint64_t turns = UINT64_C(32) << 20;
+    uint64_t asked = di_args_unsigned(args, DI_OPT_WINDOW_CACHE);
+    if (di_args_given(args, DI_OPT_WINDOW_CACHE)) return asked;
+    if (args->verb->id == DI_VERB_RUN) return 0;
+    if (args->verb->id != DI_VERB_CHAT) return asked;
+    return memory > 0 && memory / 16 < turns ? memory / 16 : turns;
+}
+
 void di_args_engine_options(const di_args *args, di_progress *progress, di_engine_options *out) {
     di_engine_options options = di_engine_options_defaults();
     di_args_machine(args, &options);
     options.memory = di_args_unsigned(args, DI_OPT_MEMORY);
     if (args->verb->id != DI_VERB_SCORE) {
+        options.max_batch = max_batch(args);
         options.spec_sampling = di_args_text(args, DI_OPT_SPEC_SAMPLING);
         options.profile_steps = di_args_flag(args, DI_OPT_PROFILE_STEPS);
-    }
-    if (di_option_is_taken(args->verb, &di_options[DI_OPT_MAX_BATCH])) {
-        options.max_batch = (int32_t)di_args_int(args, DI_OPT_MAX_BATCH);
         options.replay = di_args_text(args, DI_OPT_REPLAY);
         options.prefix_cache = strcmp(di_args_text(args, DI_OPT_PREFIX_CACHE), "on") == 0;
-        options.window_cache = di_args_unsigned(args, DI_OPT_WINDOW_CACHE);
+        options.window_cache = window_cache(args, options.memory);
     }
     options.progress = di_progress_report;
     options.user = progress;

@@ -1,6 +1,7 @@
-/* The loop of an answer: tokens through the reader into what di_answer holds. */
+/* An answer: one request, its tokens through the reader into what di_answer holds. */
 #include "cli/generate.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,9 +71,19 @@ di_status di_answer_finish(di_answer *answer, di_reader *reader, di_error *error
     return DI_OK;
 }
 
+/* ---- The request ---- */
+
 typedef struct collector {
+    const di_generation *generation;
     di_answer *answer;
+    di_reader *reader;
     di_answer_printer printer;
+    int32_t eos;
+    double begin; /* seconds of the clock: of the request, */
+    double first; /* and of its first token */
+    bool in_step; /* the step in progress has given a token */
+    di_status status;
+    di_error error; /* when status says so */
 } collector;
 
 static void on_part(void *user, di_part part, int index, const char *text, size_t size) {
@@ -82,61 +93,102 @@ static void on_part(void *user, di_part part, int index, const char *text, size_
     di_answer_printer_part(&c->printer, part, text, size);
 }
 
-/* ---- The loop ---- */
-
-/* True when the answer goes on after what has happened so far; otherwise its finish is set. */
-static bool goes_on(const di_generation *g, di_answer *answer) {
-    size_t n;
-    (void)di_sequence_ids(g->sequence, &n);
-    if (di_interrupt_seen()) {
-        answer->finish = "cancelled";
-    } else if ((g->max_tokens > 0 && answer->ids.size >= (size_t)g->max_tokens) ||
-               n > (size_t)di_engine_get_info(g->engine).context) {
-        answer->finish = "length";
-    }
-    return !answer->finish;
+static bool on_prompt(void *user, int64_t done, int64_t total) {
+    const collector *c = user;
+    return di_progress_report(c->generation->progress, DI_PHASE_PROMPT, done, total);
 }
 
-static di_status decode(const di_generation *g, di_reader *reader, di_answer *answer, double begin,
-                        di_error *error) {
-    int32_t eos = di_engine_get_info(g->engine).eos_token;
-    double first = begin;
-    while (goes_on(g, answer)) {
-        di_token token;
-        DI_TRY(di_sequence_next(g->sequence, &g->sampling, &token, error));
-        if (answer->n_steps++ == 0) {
-            first = di_seconds();
-            answer->prompt_s = first - begin;
-        }
-        if (token.id == eos) {
-            answer->finish = "stop";
-            break;
-        }
-        bool stopped;
-        DI_TRY(di_answer_add_token(answer, token, error));
-        DI_TRY(di_reader_push(reader, token.id, &stopped, error));
-        if (stopped) answer->finish = "stop";
+static void count_token(collector *c) {
+    di_answer *answer = c->answer;
+    double now = di_seconds();
+    if (answer->n_sampled++ == 0) {
+        di_progress_end(c->generation->progress);
+        c->first = now;
+        answer->prompt_s = now - c->begin;
     }
-    answer->answer_s = answer->n_steps > 0 ? di_seconds() - first : 0;
-    return DI_OK;
+    if (!c->in_step) answer->n_steps++;
+    c->in_step = true;
+    answer->answer_s = now - c->first;
 }
 
-static di_status read_prompt(const di_generation *g, di_answer *answer, di_error *error) {
-    di_status status =
-        di_sequence_prompt(g->sequence, g->prompt->data, g->prompt->size, &answer->n_reused, error);
-    if (status != DI_ERR_CANCELLED) return status;
-    answer->finish = "cancelled";
-    return DI_OK;
+static bool on_token(void *user, const di_request_token *t) {
+    collector *c = user;
+    di_answer *answer = c->answer;
+    bool stopped = false;
+    count_token(c);
+    if (t->token.id == c->eos) return true; /* ends by itself */
+    c->status = di_answer_add_token(answer, t->token, &c->error);
+    if (c->status == DI_OK) {
+        c->status = di_reader_push(c->reader, t->token.id, &stopped, &c->error);
+    }
+    /* Not di_engine_cancel: what was computed stays in the cache, for the next turn of a chat. */
+    if (!stopped && di_interrupt_seen()) answer->finish = "cancelled";
+    return c->status == DI_OK && !stopped && !answer->finish;
+}
+
+static void on_end(void *user, const di_request_end *end) {
+    static const char *const reasons[] = {[DI_END_STOP] = "stop",
+                                          [DI_END_LENGTH] = "length",
+                                          [DI_END_CANCELLED] = "cancelled",
+                                          [DI_END_FAILED] = "stop"};
+    collector *c = user;
+    c->answer->n_reused = (size_t)end->n_cached;
+    if (!c->answer->finish) c->answer->finish = reasons[end->end];
+    if (end->end == DI_END_FAILED && c->status == DI_OK) {
+        c->status = di_fail(&c->error, DI_ERR_INVALID, "%s", end->message);
+    }
+}
+
+static di_status check_length(const di_generation *g, di_error *error) {
+    int64_t context = di_engine_get_info(g->engine).context;
+    if ((int64_t)g->prompt->size < context) return DI_OK;
+    return di_fail(error, DI_ERR_LIMIT,
+                   "the prompt has %zu tokens, the context takes %" PRId64
+                   " with the answer; shorten it or ask for a larger context",
+                   g->prompt->size, context);
+}
+
+static di_status submit(collector *c, uint64_t *id, di_error *error) {
+    const di_generation *g = c->generation;
+    DI_TRY(check_length(g, error));
+    di_request request = {.ids = g->prompt->data,
+                          .n_ids = g->prompt->size,
+                          .max_tokens = g->max_tokens,
+                          .sampling = g->sampling,
+                          .n_choices = 1,
+                          .user = c,
+                          .on_prompt = on_prompt,
+                          .on_token = on_token,
+                          .on_end = on_end};
+    return di_engine_submit(g->engine, &request, id, error);
+}
+
+static di_status serve(collector *c, di_error *error) {
+    di_engine *engine = c->generation->engine;
+    uint64_t drafted = di_engine_get_stats(engine).drafted;
+    uint64_t id;
+    c->begin = di_seconds();
+    DI_TRY(submit(c, &id, error));
+    if (!on_prompt(c, 0, (int64_t)c->generation->prompt->size)) (void)di_engine_cancel(engine, id);
+    for (bool busy = true; busy;) {
+        c->in_step = false;
+        DI_TRY(di_engine_step(engine, &busy, error));
+    }
+    c->answer->drafted = di_engine_get_stats(engine).drafted > drafted;
+    if (c->status != DI_OK) *error = c->error;
+    return c->status;
 }
 
 di_status di_generate(const di_generation *generation, di_answer *answer, di_error *error) {
     memset(answer, 0, sizeof *answer);
     answer->seed = generation->sampling.seed;
     answer->n_prompt = generation->prompt->size;
-    collector c = {.answer = answer,
+    collector c = {.generation = generation,
+                   .answer = answer,
                    .printer = {.show = generation->show,
                                .thoughts = di_terminal_is(stdout),
-                               .style = di_terminal_has_style(stdout)}};
+                               .style = di_terminal_has_style(stdout)},
+                   .eos = di_engine_get_info(generation->engine).eos_token};
     di_reader_options options = di_reader_options_defaults();
     options.raw = generation->raw;
     options.thinking = generation->thinking;
@@ -144,16 +196,12 @@ di_status di_generate(const di_generation *generation, di_answer *answer, di_err
     options.n_stops = generation->n_stops;
     options.on_part = on_part;
     options.user = &c;
-    di_reader *reader = NULL;
-    DI_TRY(di_reader_create(di_engine_tokenizer(generation->engine), &options, &reader, error));
-    double begin = di_seconds();
-    di_status status;
-    DI_TRY_DONE(read_prompt(generation, answer, error));
-    DI_TRY_DONE(decode(generation, reader, answer, begin, error));
-    status = di_answer_finish(answer, reader, error);
-done:
+    DI_TRY(di_reader_create(di_engine_tokenizer(generation->engine), &options, &c.reader, error));
+    di_status status = serve(&c, error);
+    di_progress_end(generation->progress);
+    if (status == DI_OK) status = di_answer_finish(answer, c.reader, error);
     di_answer_printer_end(&c.printer);
-    di_reader_destroy(reader);
+    di_reader_destroy(c.reader);
     return status;
 }
 

@@ -5,11 +5,12 @@
 #define DI_CLI_GENERATE_H
 
 #include "base/buffer.h"
+#include "cli/progress.h"
 #include "deepinfer.h"
 
 typedef struct di_generation {
-    di_engine *engine;
-    di_sequence *sequence;
+    di_engine *engine;     /* of requests, with nothing else to do */
+    di_progress *progress; /* of the prompt */
     const di_ids *prompt;
     di_sampling sampling;
     int64_t max_tokens; /* 0: until the end or a full context */
@@ -34,12 +35,14 @@ typedef struct di_answer {
     const char *finish; /* "stop", "length", "tool_calls" or "cancelled" */
     uint64_t seed;
     size_t n_prompt, n_reused;
-    size_t n_steps;            /* tokens sampled, the end token included */
+    size_t n_sampled;          /* tokens, the end token included */
+    size_t n_steps;            /* that these came from */
+    bool drafted;              /* there were drafts, so a step may give several */
     double prompt_s, answer_s; /* until the first token; from it to the last */
 } di_answer;
 
 /* Generates into *answer (zeroed by this; free it in any case). Ctrl-C is no failure: the answer is
- * what there was, finish "cancelled". */
+ * what there was, finish "cancelled". Afterwards the engine has nothing to do again. */
 di_status di_generate(const di_generation *generation, di_answer *answer, di_error *error);
 void di_answer_free(di_answer *answer);
 
@@ -51,8 +54,8 @@ di_status di_answer_finish(di_answer *answer, di_reader *reader, di_error *error
 
 /* answer_report.c */
 
-/* "prompt: 14 tokens in 0.02 s (...), 12 kept; answer: 10 tokens in 0.10 s (...); seed 7" to
- * stderr. As in the JSON, the end token is not counted; its step is, in the speed. */
+/* "prompt: 14 tokens in 0.02 s (...), 12 cached; answer: 10 tokens in 0.10 s (..., 2.9 tokens a
+ * step); seed 7" to stderr. As in the JSON, the end token is not counted; in the speed it is. */
 void di_answer_print_speed(const di_answer *answer);
 /* The answer as one JSON object, newline included. */
 void di_answer_write_json(const di_answer *answer, di_buffer *out);

@@ -82,7 +82,7 @@ void di_help_option_text(const di_option *option, di_buffer *out) {
         di_buffer_free(&range);
     }
     if (option->type == DI_TYPE_FLAG) return;
-    const char *without = option->default_value ? option->default_value : option->default_note;
+    const char *without = option->default_note ? option->default_note : option->default_value;
     if (without) di_buffer_printf(out, " Default: %s.", without);
 }
 

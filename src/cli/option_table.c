@@ -50,9 +50,9 @@ const di_option di_options[DI_N_OPTIONS] = {
                 "answer does not depend on it."},
     [DI_OPT_BATCH] = {.name = "batch", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
         .value = "N", .unit = "sequences", .min = 1, .max = 1048576,
-        .default_note = "one, as run, chat and score hold it", .verbs = INSPECT,
-        .help = "Sequences that an engine of many requests holds at the same time, the --max-batch "
-                "of the other verbs."},
+        .default_value = "1", .verbs = INSPECT,
+        .help = "Sequences held at the same time: one in run and chat, the --max-batch of batch, "
+                "bench and eval."},
     [DI_OPT_DEEP] = {.name = "deep", .type = DI_TYPE_FLAG, .group = DI_GROUP_MACHINE,
         .verbs = INSPECT,
         .help = "Read all scales, also those of routed experts and Engram tables, and refuse one "
@@ -65,15 +65,19 @@ const di_option di_options[DI_N_OPTIONS] = {
                 "--chunk says. The answers do not depend on it."},
     [DI_OPT_REPLAY] = {.name = "replay", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
         .value = "MODE", .choices = "exact|stable|bounded", .default_value = "exact",
-        .verbs = REQUESTS,
+        .verbs = RUN | CHAT | REQUESTS,
         .help = "How the windows behind a cached beginning are made. exact gives the bits of a "
                 "request that runs alone; stable and bounded compute less."},
     [DI_OPT_PREFIX_CACHE] = {.name = "prefix-cache", .type = DI_TYPE_CHOICE,
         .group = DI_GROUP_MACHINE, .value = "on|off", .choices = "on|off", .default_value = "on",
-        .verbs = REQUESTS, .help = "Prompts that begin alike are read once."},
+        .verbs = RUN | CHAT | REQUESTS,
+        .help = "Prompts that begin alike are read once. In chat, a conversation goes on from what "
+                "is there of it."},
     [DI_OPT_WINDOW_CACHE] = {.name = "window-cache", .type = DI_TYPE_SIZE,
         .group = DI_GROUP_MACHINE, .value = "BYTES", .min = 0, .max = 1125899906842624.0,
-        .default_value = "256M", .verbs = REQUESTS,
+        .default_value = "256M",
+        .default_note = "256M; chat: 32M, at most a 16th of --memory; run: 0",
+        .verbs = RUN | CHAT | REQUESTS,
         .help = "Memory for snapshots of windows, by which a cached beginning goes on at once; "
                 "part of --memory."},
     [DI_OPT_SPEC] = {.name = "spec", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,

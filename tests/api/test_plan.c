@@ -142,10 +142,13 @@ static void expect_bytes(const char *what, const di_context_bytes *a, const di_c
 
 typedef struct setting {
     const char *model, *backend, *numerics;
-    int32_t n_threads, chunk, max_batch; /* max_batch 0: sequences */
+    int32_t n_threads, chunk, max_batch; /* max_batch 0: not said */
     int64_t context;                     /* 0: not said */
     const char *spec;                    /* NULL: not said */
 } setting;
+
+/* What run and chat open. */
+static int32_t batch_of(const setting *s) { return s->max_batch ? s->max_batch : 1; }
 
 static char *options_of(const setting *s) {
     char context[48] = "", batch[32] = "", spec[32] = "";
@@ -162,7 +165,7 @@ static di_engine_options engine_options(const setting *s) {
     o.numerics = s->numerics;
     o.n_threads = s->n_threads;
     o.chunk = s->chunk;
-    o.max_batch = s->max_batch;
+    o.max_batch = batch_of(s);
     o.context = s->context;
     o.spec = s->spec;
     return o;
@@ -211,8 +214,8 @@ static void check_core(const setting *s, di_model *model, const told *t, const c
     const di_kv_name fingerprint = {{1}};
     const di_config *config = di_model_config(model);
     di_core_options o = di_core_options_defaults(config);
-    o.max_batch = s->max_batch;
-    o.max_rows = s->chunk > s->max_batch ? s->chunk : s->max_batch;
+    o.max_batch = batch_of(s);
+    o.max_rows = s->chunk > o.max_batch ? s->chunk : o.max_batch;
     if (s->context) o.max_context = s->context;
     if (s->spec && strcmp(s->spec, "off") == 0) o.spec = DI_SPEC_OFF;
     must(di_core_create(model, &o, &fingerprint, s->numerics, s->backend, &core, &error));
@@ -220,17 +223,6 @@ static void check_core(const setting *s, di_model *model, const told *t, const c
     assert_int_equal(di_core_get_stats(core).kv.n_pages, t->pool_pages);
     assert_int_equal(di_context_get_options(core->context)->n_pages, t->pool_pages);
     di_core_destroy(core);
-}
-
-static void check_sequences(const setting *s, di_model *model, const told *t, const char *what) {
-    di_context *context;
-    di_context_options o = di_context_options_defaults(di_model_config(model));
-    o.max_rows = s->chunk;
-    if (o.max_out > s->chunk) o.max_out = s->chunk;
-    if (s->context) o.max_context = s->context;
-    must(di_context_create(model, &o, &context, &error));
-    check_context(context, t, what);
-    di_context_destroy(context);
 }
 
 /* Returns the total. */
@@ -250,11 +242,7 @@ static uint64_t check(const setting *s) {
     di_backend *backend = backend_of(s);
     must(di_model_open(path, backend, &load, &model, &error));
     count_begin(backend);
-    if (s->max_batch) {
-        check_core(s, model, &t, what);
-    } else {
-        check_sequences(s, model, &t, what);
-    }
+    check_core(s, model, &t, what);
     count_end(backend);
     di_model_close(model);
     backend->destroy(backend);
@@ -269,7 +257,7 @@ static void check_all(const setting *settings, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint64_t total = check(&settings[i]);
         print_message("  %s %s, %d at once: %" PRIu64 " bytes\n", settings[i].model,
-                      settings[i].backend, settings[i].max_batch, total);
+                      settings[i].backend, batch_of(&settings[i]), total);
         assert_true(total != before); /* every setting matters */
         before = total;
     }

@@ -171,7 +171,90 @@ static void test_too_long_for_the_context(void **state) {
     assert_int_equal(r->code, 1);
     assert_int_equal(strncmp(r->out, "2 + 3 = 5\nThe last exchange", 27), 0);
     assert_non_null(
-        strstr(r->error, "the context takes 24; shorten it or ask for a larger context\n"));
+        strstr(r->error,
+               "the context takes 24 with the answer; shorten it or ask for a larger context\n"));
+}
+
+/* ---- The cache ---- */
+
+enum { MAX_TURNS = 8 };
+
+typedef struct talk {
+    int n;
+    unsigned read[MAX_TURNS], cached[MAX_TURNS]; /* of each prompt, as the speeds say */
+    char *out;
+} talk;
+
+/* Sixty numbers, so that the first prompt is longer than the shortest that is kept. */
+static talk talk_of(const char *options, const char *input) {
+    talk t = {0};
+    char numbers[300] = "";
+    for (int i = 1; i <= 60; i++) sprintf(numbers + strlen(numbers), " %d", i);
+    char *command = temp_printf("chat models/demo --temperature 0 --max-tokens 130 %s --system "
+                                "'Answer well.%s'",
+                                options, numbers);
+    const program_result *r = program_run(command, input);
+    if (r->code != 0) fail_msg("%s: %s", command, r->error);
+    for (const char *line = r->error; (line = strstr(line, "prompt: ")) != NULL; line++) {
+        const char *end = strstr(line, "; answer: "), *at = strstr(line, " s (");
+        assert_true(t.n < MAX_TURNS);
+        if (sscanf(line, "prompt: %u tokens in", &t.read[t.n]) != 1) continue; /* progress */
+        assert_true(end && at && at < end);
+        (void)sscanf(at, " s (%*f tokens/s), %u cached;", &t.cached[t.n++]);
+    }
+    t.out = strdup(r->out);
+    free(command);
+    return t;
+}
+
+/* A turn reads what is new: the last message, and what ends the answer before. With thoughts, which
+ * leave the conversation when it goes on, also the answer before without them. */
+static void test_turns_go_on_from_the_cache(void **state) {
+    (void)state;
+    static const char *const thinking[] = {"--no-thinking", "--thinking"};
+    static const char input[] = "Tell me a story about a fox.\nWhat is 12 + 13?\nWhat is 2 + 3?\n"
+                                "/again\n/undo\nWhat is 2 + 9?\n";
+    for (int i = 0; i < 2; i++) {
+        talk warm = talk_of(thinking[i], input);
+        assert_int_equal(warm.n, 5);
+        assert_int_equal(warm.cached[0], 0);
+        for (int k = 1; k < warm.n; k++) {
+            unsigned all = warm.read[k] + warm.cached[k];
+            if (warm.read[k] > 40) fail_msg("turn %d reads %u of %u", k, warm.read[k], all);
+            assert_true(all > 200);
+        }
+        assert_int_equal(warm.read[3], 1); /* again: the last token for its logits */
+        char *options = temp_printf("%s --prefix-cache off", thinking[i]);
+        talk cold = talk_of(options, input);
+        assert_string_equal(warm.out, cold.out);
+        for (int k = 0; k < cold.n; k++) {
+            assert_int_equal(cold.cached[k], 0);
+            assert_int_equal(cold.read[k], warm.read[k] + warm.cached[k]);
+        }
+        free(options);
+        free(cold.out);
+        free(warm.out);
+    }
+}
+
+/* Few bytes for windows, and what is cached stands for nothing that replay would not make again. */
+static void test_options_of_the_cache(void **state) {
+    (void)state;
+    static const char input[] = "Tell me a story about a fox.\nWhat is 12 + 13?\n";
+    talk cold = talk_of("--no-thinking --spec off --prefix-cache off", input);
+    static const char *const ways[] = {"--window-cache 0", "--memory 45M", "--replay exact"};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char *options = temp_printf("--no-thinking %s", ways[i]);
+        talk warm = talk_of(options, input);
+        assert_string_equal(warm.out, cold.out);
+        assert_int_equal(warm.cached[1] > 0, i > 0);
+        free(options);
+        free(warm.out);
+    }
+    talk bounded = talk_of("--no-thinking --window-cache 0 --replay bounded", input);
+    assert_true(bounded.cached[1] > 100);
+    free(bounded.out);
+    free(cold.out);
 }
 
 /* ---- Through a terminal ---- */
@@ -298,23 +381,36 @@ static char *close_session(session *s) {
     return saved;
 }
 
-/* Ctrl-C stops the answer, and the partial answer stays in the conversation. */
+/* Ctrl-C stops the answer, and the partial answer stays in the conversation, and what was computed in
+ * the cache. */
 static void test_interrupted_answer(void **state) {
     (void)state;
     session *s = open_session();
+    type(&s->t,
+         "/system Answer well. 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 "
+         "25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40\r");
+    wait_for(&s->t, "The system message is set.");
+    wait_for(&s->t, "> ");
     type(&s->t, "Tell me a story about a fox.\r");
-    wait_for(&s->t, "One sunny day");
+    wait_for(&s->t, "One sunny");
     type(&s->t, "\x03");
     wait_for(&s->t, "stopped\r\n");
     wait_for(&s->t, "> ");
     save(s);
     type(&s->t, "What is 2 + 3?\r");
-    wait_for(&s->t, "prompt:");
+    wait_for(&s->t, "prompt: ");
+    unsigned read = 0, cached = 0;
+    wait_for(&s->t, "; answer:");
+    const char *speeds = strstr(strstr(s->t.text, "Saved to"), "prompt: ");
+    assert_int_equal(sscanf(speeds, "prompt: %u tokens in %*f s (%*f tokens/s), %u cached", &read,
+                            &cached),
+                     2);
+    assert_true(read < 30 && cached > 100);
     wait_for(&s->t, "> ");
     char *saved = close_session(s);
     assert_non_null(strstr(saved, "about a fox.\"},\n {\"role\": \"assistant\", \"content\": \""));
-    assert_non_null(strstr(saved, "One sunny day"));
-    assert_null(strstr(saved, "never forgot"));
+    assert_non_null(strstr(saved, "One sunny"));
+    assert_null(strstr(saved, "good friends"));
     free(saved);
 }
 
@@ -401,6 +497,8 @@ int main(void) {
         cmocka_unit_test(test_again_that_fails),
         cmocka_unit_test(test_cut_by_the_context),
         cmocka_unit_test(test_too_long_for_the_context),
+        cmocka_unit_test(test_turns_go_on_from_the_cache),
+        cmocka_unit_test(test_options_of_the_cache),
         cmocka_unit_test(test_terminal),
         cmocka_unit_test(test_interrupted_answer),
         cmocka_unit_test(test_paste_stays_together),

@@ -65,23 +65,76 @@ static void test_limits_of_the_answer(void **state) {
     assert_int_equal(r->code, 0);
     assert_non_null(strstr(r->out, "\"finish_reason\": \"length\""));
     assert_non_null(strstr(r->out, "\"prompt_tokens\": 12, \"reused_tokens\": 0, "
-                                   "\"completion_tokens\": 9}"));
+                                   "\"completion_tokens\": 8}"));
 }
 
 static void test_speeds_on_stderr(void **state) {
     (void)state;
-    const program_result *r = program_run(RUN "--seed 5 'What is 12 + 13?'", NULL);
     unsigned n_prompt, n_answer;
-    double prompt_s, prompt_speed, answer_s, answer_speed;
-    assert_int_equal(
-        sscanf(r->error,
-               "prompt: %u tokens in %lf s (%lf tokens/s); answer: %u tokens in %lf s (%lf "
-               "tokens/s); seed 5\n",
-               &n_prompt, &prompt_s, &prompt_speed, &n_answer, &answer_s, &answer_speed),
-        6);
+    double prompt_s, prompt_speed, answer_s, answer_speed, per_step;
+    int end = 0;
+    const program_result *r = program_run(RUN "--seed 5 --spec off 'What is 12 + 13?'", NULL);
+    assert_int_equal(sscanf(r->error,
+                            "prompt: %u tokens in %lf s (%lf tokens/s); answer: %u tokens in %lf s "
+                            "(%lf tokens/s); seed 5\n%n",
+                            &n_prompt, &prompt_s, &prompt_speed, &n_answer, &answer_s,
+                            &answer_speed, &end),
+                     6);
+    assert_int_equal(end, strlen(r->error));
     assert_int_equal(n_prompt, 14);
     assert_int_equal(n_answer, 10); /* as "usage" says: the end token is no part of the answer */
     assert_true(answer_speed > 0);
+    end = 0;
+    r = program_run(RUN "--seed 5 --spec fixed 'What is 12 + 13?'", NULL);
+    assert_int_equal(sscanf(r->error,
+                            "prompt: %u tokens in %lf s (%lf tokens/s); answer: %u tokens in %lf s "
+                            "(%lf tokens/s, %lf tokens a step); seed 5\n%n",
+                            &n_prompt, &prompt_s, &prompt_speed, &n_answer, &answer_s,
+                            &answer_speed, &per_step, &end),
+                     7);
+    assert_int_equal(end, strlen(r->error));
+    assert_true(per_step >= 1.5); /* it knows sums */
+}
+
+/* Drafts change how fast an answer comes, not the answer; reject samples another one. */
+static void test_speculation(void **state) {
+    (void)state;
+    static const char *const ways[] = {"--spec fixed", "--spec scheduled",
+                                       "--spec scheduled "
+                                       "--profile-steps",
+                                       "--spec fixed --chunk 1", ""};
+    static const char *const samplings[] = {"--temperature 0", "--temperature 1 --seed 5"};
+    for (size_t k = 0; k < sizeof samplings / sizeof *samplings; k++) {
+        char command[300];
+        const char *common = "run models/demo -q --no-thinking --max-tokens 60";
+        const char *prompt = "'Tell me a story about a fox.'";
+        snprintf(command, sizeof command, "%s %s --spec off %s", common, samplings[k], prompt);
+        char *want = strdup(program_run(command, NULL)->out);
+        assert_true(strlen(want) > 100);
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            snprintf(command, sizeof command, "%s %s %s %s", common, samplings[k], ways[i], prompt);
+            answers(command, NULL, want);
+        }
+        snprintf(command, sizeof command, "%s %s --spec fixed --spec-sampling reject %s", common,
+                 samplings[k], prompt);
+        const program_result *r = program_run(command, NULL);
+        assert_int_equal(r->code, 0);
+        assert_int_equal(strcmp(r->out, want) == 0,
+                         k == 0); /* greedy: there is nothing to reject */
+        free(want);
+    }
+}
+
+/* The common options of the cache: without a second request they change nothing. */
+static void test_options_of_the_cache(void **state) {
+    (void)state;
+    answers(RUN "-q --replay stable 'What is 12 + 13?'", NULL, "12 + 13 = 25\n");
+    answers(RUN "-q --replay bounded --prefix-cache off 'What is 12 + 13?'", NULL,
+            "12 + 13 = 25\n");
+    answers(RUN "-q --window-cache 4M --memory 60M 'What is 12 + 13?'", NULL, "12 + 13 = 25\n");
+    const program_result *r = program_run(RUN "--window-cache 60M --memory 60M Hello", NULL);
+    assert_int_equal(r->code, 1);
+    assert_non_null(strstr(r->error, "MiB, window cache and buffers 61 MiB, weights "));
 }
 
 static const di_json *parse(const char *text, di_arena *arena) {
@@ -115,6 +168,10 @@ static void test_json(void **state) {
     int64_t n;
     assert_true(di_json_int64(di_json_get(di_json_get(o, "usage"), "completion_tokens"), &n));
     assert_int_equal(n, di_json_get(o, "ids")->length);
+    const di_json *timings = di_json_get(o, "timings");
+    double per_step;
+    assert_true(di_json_double(di_json_get(timings, "tokens_per_step"), &per_step));
+    assert_true(per_step >= 1);
     di_arena_free(&arena);
 }
 
@@ -165,9 +222,10 @@ static void test_refusals(void **state) {
     program_refuses("run models/demo --raw ''", NULL, 2, "run: the prompt is empty");
     program_refuses("run models/demo \"$(printf 'a\\377')\"", NULL, 2,
                     "run: the prompt is not valid UTF-8 (byte 1)");
-    program_refuses("run models/demo --context 5 Hello", NULL, 1,
-                    "run: the prompt has 34 tokens, the context takes 5; shorten it or ask for a "
-                    "larger context");
+    program_refuses(
+        "run models/demo --context 5 Hello", NULL, 1,
+        "run: the prompt has 34 tokens, the context takes 5 with the answer; shorten it "
+        "or ask for a larger context");
     program_refuses("run models/demo --context 40000 Hello", NULL, 2,
                     "run: a context of 40000 tokens was asked for, the model takes at most 32768");
     program_refuses(
@@ -296,6 +354,8 @@ int main(void) {
         cmocka_unit_test(test_raw_prompts),
         cmocka_unit_test(test_limits_of_the_answer),
         cmocka_unit_test(test_speeds_on_stderr),
+        cmocka_unit_test(test_speculation),
+        cmocka_unit_test(test_options_of_the_cache),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_json_of_a_stopped_answer),
         cmocka_unit_test(test_seeds),
