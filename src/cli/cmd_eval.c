@@ -93,8 +93,8 @@ static di_status read_named(eval *e, const char *name, size_t size, di_error *er
 }
 
 static di_status read_tasks(eval *e, const char *list, di_error *error) {
-    for (const char *at = list; *(at += strspn(at, ", "));) {
-        size_t size = strcspn(at, ", ");
+    for (const char *at = list; *(at += strspn(at, ","));) {
+        size_t size = strcspn(at, ",");
         DI_TRY(read_named(e, at, size, error));
         at += size;
     }
@@ -105,13 +105,10 @@ static di_status read_tasks(eval *e, const char *list, di_error *error) {
 static di_status read_set(eval *e, di_error *error) {
     const char *tasks = di_args_text(e->args, DI_OPT_TASKS);
     const char *text = di_args_text(e->args, DI_OPT_TEXT);
-    e->limits = (di_eval_limits){.lines = di_args_given(e->args, DI_OPT_LIMIT)
-                                              ? di_args_int(e->args, DI_OPT_LIMIT)
-                                              : 0,
-                                 .max_tokens = di_args_given(e->args, DI_OPT_MAX_TOKENS)
-                                                   ? di_args_int(e->args, DI_OPT_MAX_TOKENS)
-                                                   : DI_EVAL_MAX_TOKENS,
-                                 .row_prompt = e->compare ? WARM_ROW_PROMPT : 0};
+    e->limits.lines = di_args_int(e->args, DI_OPT_LIMIT);
+    e->limits.max_tokens = di_args_int(e->args, DI_OPT_MAX_TOKENS);
+    if (e->limits.max_tokens == 0) e->limits.max_tokens = DI_EVAL_MAX_TOKENS;
+    e->limits.row_prompt = e->compare ? WARM_ROW_PROMPT : 0;
     DI_TRY(di_tokenizer_open(e->model, &e->tokenizer, error));
     if (tasks) DI_TRY(read_tasks(e, tasks, error));
     if (!tasks && !text) DI_TRY(read_folder(e, false, error));
@@ -138,9 +135,7 @@ static void show_complaints(eval *e) {
 static di_status run_settings(eval *e, di_error *error) {
     di_eval_pass pass = {.set = &e->set,
                          .model = e->model,
-                         .temperature = di_args_given(e->args, DI_OPT_TEMPERATURE)
-                                            ? (float)di_args_real(e->args, DI_OPT_TEMPERATURE)
-                                            : 0,
+                         .temperature = (float)di_args_real(e->args, DI_OPT_TEMPERATURE),
                          .seed = di_args_unsigned(e->args, DI_OPT_SEED),
                          .warm = e->compare != NULL,
                          .progress = &e->progress};

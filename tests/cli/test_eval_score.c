@@ -118,16 +118,17 @@ static const di_verb verb = {.id = DI_VERB_EVAL,
                              .min_args = 1,
                              .max_args = 1};
 
-static di_args parsed_args(int n, char *const *argv) {
+static di_args parsed_args(int n, const char *const *words) {
     di_args args;
     di_error error;
+    char *const *argv = (char *const *)(uintptr_t)words;
     if (di_args_parse(&verb, n, argv, &args, &error) != DI_OK) fail_msg("%s", error.message);
     return args;
 }
 
 static void test_settings(void **state) {
     (void)state;
-    char *argv[] = {"MODEL", "--chunk", "32"};
+    const char *argv[] = {"MODEL", "--chunk", "32"};
     di_args args = parsed_args(3, argv);
     di_eval_settings s = {0};
     di_error error;
@@ -152,7 +153,7 @@ static void test_settings(void **state) {
     assert_int_equal(di_args_unsigned(&s.items[0].args, DI_OPT_WINDOW_CACHE), 256 << 20);
     di_eval_settings_free(&s);
     di_args_free(&args);
-    char *given[] = {"MODEL", "--window-cache", "1M"};
+    const char *given[] = {"MODEL", "--window-cache", "1M"};
     args = parsed_args(3, given);
     assert_int_equal(di_eval_settings_read(&args, "chunk=1,chunk=2", &s, &error), DI_OK);
     assert_int_equal(di_args_unsigned(&s.items[0].args, DI_OPT_WINDOW_CACHE), 1 << 20);
@@ -178,7 +179,7 @@ static void test_wrong_settings(void **state) {
         {"replay=exact,tasks=a", "--compare: 'tasks' is nothing that can differ; "},
         {"replay=exact,nothing=a", "--compare: 'nothing' is nothing that can differ; that can: "},
     };
-    char *argv[] = {"MODEL"};
+    const char *argv[] = {"MODEL"};
     di_args args = parsed_args(1, argv);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         di_eval_settings s = {0};
