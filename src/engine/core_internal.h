@@ -332,9 +332,9 @@ void core__build(di_core *core);
 
 di_status core__spec_init(di_core *core, di_error *error);
 void core__spec_deinit(core__spec *spec);
-/* n_blocks sequences of order have blocks, of which those with most > 0 have drafts; n_rows: rows of
- * prompts beside them; room: rows that are left for drafts. */
-core__drafting core__spec_plan(di_core *core, int32_t n_rows, int32_t room);
+/* n_blocks sequences of order have blocks, of which those with most > 0 have drafts; room: rows
+ * that are left for drafts. */
+core__drafting core__spec_plan(di_core *core, int32_t room);
 /* What a block's results teach, and a step's times. */
 void core__spec_observe(di_core *core, core__sequence *s, int32_t n_verified, int32_t n_accepted);
 void core__spec_time(di_core *core, const core__step *step);

@@ -118,8 +118,7 @@ static void divide_rows(di_core *core) {
     int64_t left = core->options.max_rows - n_blocks;
     int64_t room =
         smaller(left - smaller(prompt_rows, left / 2), core->max_out - n_blocks - n_prompts);
-    core->drafting =
-        core__spec_plan(core, (int32_t)smaller(prompt_rows, left), room > 0 ? (int32_t)room : 0);
+    core->drafting = core__spec_plan(core, room > 0 ? (int32_t)room : 0);
     if (core->drafting.n_verified == 0) forget_drafts(core);
     left -= core->drafting.n_verified;
     budget rest = {left, core->max_out - n_blocks - core->drafting.n_verified - n_prompts};

@@ -121,8 +121,9 @@ static int32_t verify_existing(core__spec *spec, const di_core *core, di_spec_co
     return di_spec_choose(&batch, costs, spec->lengths, spec->heap).drafts;
 }
 
-static core__drafting plan_best(di_core *core, int32_t n_rows, int32_t room, int32_t n,
-                                int32_t n_verifiable) {
+/* Prompts in the step are left out: their rows are work that must be done once, whatever is drafted
+ * beside them, and not the price of this step's tokens. */
+static core__drafting plan_best(di_core *core, int32_t room, int32_t n, int32_t n_verifiable) {
     core__spec *spec = &core->spec;
     const di_spec_batch batch = {n, spec->block, spec->survival, spec->limit};
     int32_t most = smaller(room, n * spec->block), class = core->drafting.context_class;
@@ -130,7 +131,7 @@ static core__drafting plan_best(di_core *core, int32_t n_rows, int32_t room, int
                            .max_drafts = most,
                            .draft_s = di_spec_cost_seconds(spec->draft, 0, n),
                            .tokens = n};
-    di_spec_cost_fill(spec->verify, class, n + n_rows, most + 1, spec->step_s);
+    di_spec_cost_fill(spec->verify, class, n, most + 1, spec->step_s);
     di_spec_plan plan = di_spec_choose(&batch, &costs, spec->lengths, spec->heap);
     core__drafting drafting = {.drafts = plan.mode != DI_SPEC_OFF, .context_class = class};
     double excess = costs.draft_s + spec->step_s[most] - spec->step_s[0];
@@ -158,7 +159,7 @@ static int32_t context_class(const di_core *core) {
     return di_spec_cost_class(n ? sum / n : 0);
 }
 
-core__drafting core__spec_plan(di_core *core, int32_t n_rows, int32_t room) {
+core__drafting core__spec_plan(di_core *core, int32_t room) {
     int32_t n_verifiable;
     if (core->spec.block == 0) return (core__drafting){0};
     int32_t n = gather(core, &n_verifiable);
@@ -169,7 +170,7 @@ core__drafting core__spec_plan(di_core *core, int32_t n_rows, int32_t room) {
                                 .drafts = true,
                                 .context_class = core->drafting.context_class};
     }
-    return plan_best(core, n_rows, room, n, n_verifiable);
+    return plan_best(core, room, n, n_verifiable);
 }
 
 /* ---- Learning ---- */
