@@ -41,6 +41,10 @@ void di_args_engine_options(const di_args *args, di_progress *progress, di_engin
         options.replay = di_args_text(args, DI_OPT_REPLAY);
         options.prefix_cache = strcmp(di_args_text(args, DI_OPT_PREFIX_CACHE), "on") == 0;
         options.window_cache = window_cache(args, options.memory);
+        /* A single answer gains nothing by steps ahead (measured on the CPU), and the one that runs
+         * past its end would be waited for, at the end and after Ctrl-C. */
+        if (args->verb->id == DI_VERB_RUN || args->verb->id == DI_VERB_CHAT)
+            options.steps_ahead = 0;
     }
     options.progress = di_progress_report;
     options.user = progress;

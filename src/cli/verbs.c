@@ -84,7 +84,8 @@ const di_verb di_verbs[] = {
     {DI_VERB_RUN, "run", "MODEL [PROMPT]", 1, 2, "one prompt, its answer streamed to the terminal",
      "Answers PROMPT, which is a user's message; with - or without PROMPT it is read from stdin. The "
      "answer goes to stdout as it comes, the model's thinking before it, dimmed, when that is a "
-     "terminal. Speeds and the seed go to stderr at the end. Ctrl-C stops; what is there stays.\n\n"
+     "terminal. Speeds and the seed go to stderr at the end, and where there were drafts how many tokens "
+     "a step gave. Ctrl-C stops; what is there stays.\n\n"
      "With --json, one object is printed at the end: text, thinking, tool_calls, finish_reason, ids, "
      "logprobs, usage, timings, seed.",
      run_examples, di_cmd_run},
@@ -92,7 +93,9 @@ const di_verb di_verbs[] = {
      "Reads messages and answers them. Ctrl-C stops an answer and keeps the conversation with what "
      "there is of it; Ctrl-D leaves. Lines can be edited and called back when the program is built "
      "with libedit. A line that ends in a backslash goes on in the next; pasted lines stay together. "
-     "Lines that begin with / are commands: /help lists them.",
+     "Lines that begin with / are commands: /help lists them.\n\n"
+     "A turn reads what is new: the speeds say how many tokens of the conversation were cached. With "
+     "thinking, that includes the answer before, for thoughts leave the conversation when it goes on.",
      chat_examples, di_cmd_chat},
     {DI_VERB_SCORE, "score", "MODEL [TEXT]", 1, 2, "log-probabilities of a text or of token ids",
      "Prints one JSON object a token: position, id, token, logprob. The begin token is put before "
