@@ -10,6 +10,10 @@
 
 enum { MAX_TOKENS = 1 << 30, MAX_CHOICES = 128, MAX_TOP = 20, MAX_STOPS = 64, MAX_BIAS = 1000 };
 
+/* Of a line: four times the ids of a million tokens. The tree of its JSON takes up to 50 times as
+ * much. */
+enum { MAX_MIB = 32 };
+
 /* ---- Fields ---- */
 
 /* NULL: not there, or null. */
@@ -54,10 +58,25 @@ static di_status read_bool(const di_json *body, const char *key, bool *out, di_e
 
 /* ---- The envelope ---- */
 
+static di_status parse(di_batch_line *line, const char *text, size_t size, const char *what,
+                       const di_json **out, di_error *error) {
+    if (size > (size_t)MAX_MIB << 20) {
+        return di_fail(error, DI_ERR_INVALID, "%s: %zu bytes, a request has at most %d MiB", what,
+                       size, MAX_MIB);
+    }
+    di_error why;
+    di_status status = di_json_parse(text, size, "", &line->arena, out, &why);
+    if (status == DI_OK) return DI_OK;
+    /* The parser counts lines too, and this is the only one. */
+    static const char place[] = ": line 1, ";
+    size_t n = strncmp(why.message, place, sizeof place - 1) == 0 ? sizeof place - 1 : 0;
+    return di_fail(error, status, "%s, %s", what, why.message + n);
+}
+
 di_status di_batch_line_open(di_batch_line *line, const char *text, size_t size, const char *what,
                              di_error *error) {
     const di_json *o;
-    DI_TRY(di_json_parse(text, size, what, &line->arena, &o, error));
+    DI_TRY(parse(line, text, size, what, &o, error));
     if (o->type != DI_JSON_OBJECT) {
         return di_fail(error, DI_ERR_INVALID, "%s: no JSON object", what);
     }

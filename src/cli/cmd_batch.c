@@ -168,14 +168,18 @@ static di_status start(batch *b, const char *text, size_t size, int64_t number, 
     return DI_OK;
 }
 
-/* Some wait beside those that run, so that a place is never empty; a request waiting takes memory.
- */
+/* Some wait beside those that run, so that a place is never empty; each choice that waits takes the
+ * memory of its longest answer, and a request has up to 128 of them. */
 static di_status fill(batch *b, di_error *error) {
     int64_t most = 2 * di_args_int(b->args, DI_OPT_MAX_BATCH) + 8;
+    int64_t open = 0;
     const char *text;
     size_t size;
-    while (b->n_jobs < most && !di_interrupt_seen() && di_lines_next(&b->lines, &text, &size)) {
+    for (const di_batch_job *job = b->jobs; job; job = job->after) open += job->n_open;
+    while (open < most && !di_interrupt_seen() && di_lines_next(&b->lines, &text, &size)) {
+        const di_batch_job *before = b->jobs;
         DI_TRY(start(b, text, size, b->lines.number, error));
+        if (b->jobs != before) open += b->jobs->n_open;
     }
     return DI_OK;
 }

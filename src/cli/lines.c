@@ -10,6 +10,8 @@ static bool is_blank(const char *text, size_t size) {
 }
 
 bool di_lines_next(di_lines *lines, const char **text, size_t *size) {
+    static const char mark[] = "\xEF\xBB\xBF"; /* some editors begin UTF-8 with it */
+    if (lines->at == 0 && lines->size >= 3 && memcmp(lines->data, mark, 3) == 0) lines->at = 3;
     while (lines->at < lines->size) {
         const char *begin = lines->data + lines->at;
         size_t left = lines->size - lines->at;

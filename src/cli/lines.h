@@ -14,7 +14,8 @@ typedef struct di_lines {
     int64_t number; /* of the line that was given last, from 1 */
 } di_lines;
 
-/* The next line that is not blank, without its newline; false at the end. */
+/* The next line that is not blank, without its newline; false at the end. A byte order mark at the
+ * beginning of the text belongs to no line. */
 bool di_lines_next(di_lines *lines, const char **text, size_t *size);
 
 #endif

@@ -113,10 +113,10 @@ const di_verb di_verbs[] = {
      "max_completion_tokens, temperature, top_p, top_k, min_p, seed, stop, n, logprobs, top_logprobs, "
      "logit_bias, presence_penalty, frequency_penalty, repetition_penalty, thinking, "
      "reasoning_effort. A field that is not known, or is impossible, is an error of that request "
-     "alone, and so is a line that is no JSON: its result has response null and an error with the "
-     "reason. The exit code is 0 then, too; a file without requests is a failure. The seed of every "
-     "request is in its result; log-probabilities are of all tokens of the answer, the thinking "
-     "included.\n\n"
+     "alone, and so is a line that is no JSON or longer than 32 MiB: its result has response null and "
+     "an error with the reason. The exit code is 0 then, too; a file without requests is a failure. "
+     "The seed of every request is in its result; log-probabilities are of all tokens of the answer, "
+     "the thinking included.\n\n"
      "When it was stopped, by Ctrl-C or in any other way, the same command goes on: results that "
      "are complete in the output are kept, a torn last line is cut off, and no request is run twice.",
      batch_examples, di_cmd_batch},

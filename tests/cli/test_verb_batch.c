@@ -267,20 +267,6 @@ static void test_errors_stay_on_their_line(void **state) {
     di_arena_free(&arena);
 }
 
-static void test_lines_that_are_no_requests(void **state) {
-    (void)state;
-    static const char *const lines[] = {"{", "[]", "nonsense", "{\"custom_id\": \"\"}",
-                                        "{\"custom_id\": \"x" TEXT "\"temperature\": NaN}}"};
-    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
-        assert_int_equal(run_lines(lines[i], "-q")->code, 0);
-        char *results = temp_read(output, NULL);
-        const char *message = error_of(result_of(results, NULL));
-        if (strncmp(message, "line 1 of the input: ", 21) != 0) fail_msg("%s", message);
-        free(results);
-    }
-    di_arena_free(&arena);
-}
-
 static void test_usage(void **state) {
     (void)state;
     char *command = temp_printf("batch models/demo -i %s -o %s", input, output), *want;
@@ -455,7 +441,6 @@ int main(void) {
         cmocka_unit_test(test_equals_run),
         cmocka_unit_test(test_completions_and_tools),
         cmocka_unit_test(test_errors_stay_on_their_line),
-        cmocka_unit_test(test_lines_that_are_no_requests),
         cmocka_unit_test(test_usage),
         cmocka_unit_test(test_goes_on_after_a_cut),
         cmocka_unit_test(test_goes_on_after_being_killed),
