@@ -1,0 +1,105 @@
+/* Lines of a batch: any bytes, each line by itself. What is read is in range and can be submitted;
+ * what is refused says so, and its result is one line of JSON that a later run knows again. */
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The files whole: the program is not a library. */
+#include "cli/batch_file.c"
+#include "cli/batch_line.c"
+#include "cli/batch_result.c"
+#include "cli/json_prompt.c"
+#include "cli/lines.c"
+#include "cli/lossy.c"
+
+#define REQUIRE(condition)                                                                         \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "fuzz_batch_line: line %d: %s does not hold\n", __LINE__, #condition); \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static di_engine *engine;
+
+static void open_engine_once(void) {
+    di_engine_options options = di_engine_options_defaults();
+    di_error error;
+    if (engine) return;
+    options.backend = "ref";
+    options.n_threads = 1;
+    options.context = 128;
+    options.chunk = 8;
+    options.max_batch = 1;
+    options.window_cache = 0;
+    REQUIRE(di_engine_open(DI_SOURCE_DIR "/models/demo", &options, &engine, &error) == DI_OK);
+}
+
+static void check_read(const di_batch_line *line) {
+    di_engine_info info = di_engine_get_info(engine);
+    di_error error;
+    REQUIRE(di_sampling_check(&line->sampling, info.vocab_size, &error) == DI_OK);
+    REQUIRE(line->prompt.size > 0 && line->prompt.size < (size_t)info.context);
+    for (size_t i = 0; i < line->prompt.size; i++) {
+        REQUIRE(line->prompt.data[i] >= 0 && line->prompt.data[i] < info.vocab_size);
+    }
+    REQUIRE(line->n_choices >= 1 && line->n_choices <= 128 && line->max_tokens >= 0);
+    REQUIRE(line->top_logprobs >= 0 && line->top_logprobs <= 20);
+    for (int i = 0; i < line->n_stops; i++) REQUIRE(line->stops[i][0]);
+    di_request request = {.ids = line->prompt.data,
+                          .n_ids = line->prompt.size,
+                          .max_tokens = line->max_tokens,
+                          .sampling = line->sampling,
+                          .n_choices = line->n_choices,
+                          .top_logprobs = line->top_logprobs};
+    uint64_t id;
+    REQUIRE(di_engine_submit(engine, &request, &id, &error) == DI_OK);
+    REQUIRE(di_engine_cancel(engine, id));
+}
+
+static void check_refused(const di_batch_line *line, const di_error *why) {
+    di_buffer out = DI_BUFFER_EMPTY;
+    di_arena arena = DI_ARENA_EMPTY;
+    di_batch_file file = {.fd = -1};
+    const di_json *root;
+    di_error error;
+    di_batch_key key = di_batch_key_of_line(7);
+    REQUIRE(why->status != DI_OK && why->status != DI_ERR_MEMORY && why->message[0]);
+    di_batch_write_error(&key, line->custom_id, line->custom_id_size, why, &out);
+    REQUIRE(memchr(out.data, '\n', out.size) == out.data + out.size - 1);
+    REQUIRE(di_json_parse(out.data, out.size, "result", &arena, &root, &error) == DI_OK);
+    const di_json *id = di_json_get(root, "custom_id");
+    REQUIRE(line->custom_id ? id->length == line->custom_id_size &&
+                                  memcmp(id->text, line->custom_id, id->length) == 0
+                            : id->type == DI_JSON_NULL);
+    REQUIRE(read_lines(&file, out.data, out.size, &error) == DI_OK);
+    REQUIRE(di_batch_set_has(&file.done, &key));
+    di_batch_set_free(&file.done);
+    di_arena_free(&arena);
+    di_buffer_free(&out);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    di_lines lines = {.data = (const char *)data, .size = size};
+    const char *text;
+    size_t n;
+    open_engine_once();
+    while (di_lines_next(&lines, &text, &n)) {
+        di_batch_line line = {.custom_id = NULL};
+        di_error error;
+        di_status status = di_batch_line_open(&line, text, n, "line 1 of the input", &error);
+        if (status == DI_OK) status = di_batch_line_read(&line, engine, &error);
+        if (status == DI_OK) {
+            check_read(&line);
+        } else {
+            REQUIRE(status == error.status);
+            check_refused(&line, &error);
+        }
+        di_batch_line_free(&line);
+    }
+    return 0;
+}
