@@ -47,10 +47,12 @@ bench: setup-test configure ## operations against their twins, and their speed
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
 	@tools/bench $(RELEASE)
 
-accurate: setup-test configure ## long campaigns: every planted place of the 475 GiB geometry
+accurate: setup-test configure ## long campaigns: the 475 GiB geometry, schedules, 10,000 requests
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
 	DI_ACCURATE=1 $(RELEASE)/tests/test_sparse
 	DI_CORE_SCHEDULES=200 $(RELEASE)/tests/test_core_property
+	DI_CAMPAIGN_REQUESTS=10000 $(RELEASE)/tests/test_requests_campaign
+	DI_CAMPAIGN_REQUESTS=10000 $(RELEASE)/tests/test_batch_campaign
 
 install: configure ## into PREFIX (/usr/local), under DESTDIR if set
 	@ninja -C $(RELEASE) -j $(JOBS) deepinfer deepinfer_core
