@@ -177,12 +177,22 @@ void core__request_free(core__request *r) {
 
 /* ---- The end ---- */
 
+/* The first choice ended while it computed the prompt: the others do that for themselves. */
+static void release_held(di_core *core, core__request *r) {
+    r->forked = true;
+    for (int32_t i = 1; i < r->given.n; i++) {
+        core__sequence *s = &r->sequences[i];
+        if (s->state == CORE__HELD) core__waiting_insert(core, s);
+    }
+}
+
 void core__end(di_core *core, core__sequence *s, di_finish finish, const char *message) {
     core__request *r = s->request;
     if (s->state == CORE__DONE) return;
     if (s->state == CORE__RUNNING) core__give_back(core, s);
     if (s->state == CORE__WAITING) core__waiting_remove(core, s);
     s->state = CORE__DONE;
+    if (!r->forked) release_held(core, r);
     core->n_open--;
     if (--r->n_open == 0) {
         if (r->cancelled) core->n_cancelled--;
