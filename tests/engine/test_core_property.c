@@ -1,6 +1,9 @@
-/* The law of the engine (engine.h): whatever else runs, however a request is chunked, pre-empted or
- * served from the cache, its tokens and log-probabilities are the bits of the same request alone
- * with nothing cached.
+/* The law of the engine (engine.h): whatever else runs, however a request is chunked, pre-empted,
+ * speculated on or served from the cache, its tokens and log-probabilities are the bits of the same
+ * request alone with nothing cached and nothing drafted.
+ *
+ * Models of this size draft badly, so in most schedules drafts are forged: right ones, with a wrong
+ * one now and then, on the device (forge_backend.h) or through the engine (di_core_force_drafts).
  *
  * Each schedule is random and comes from one seed. A seed that fails is printed; run it alone with
  *     DI_CORE_SEED=seed test_core_property
@@ -19,6 +22,7 @@
 
 #include "base/philox.h"
 #include "support/core_run.h"
+#include "support/forge_backend.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define SLOWED_DOWN 1
@@ -34,6 +38,7 @@ enum { DEFAULT_SCHEDULES = 20 };
 #endif
 
 enum { N_RUNS = 9, N_NEIGHBOURS = 4, N_DOCUMENTS = 2, DOCUMENT = 330, MAX_CONTEXT = 448 };
+enum { LATE_RUNS = 4, LATE_DOCUMENT = 90, N_TEXTS = N_RUNS * RUN_MAX_CHOICES };
 
 typedef struct dice {
     uint64_t seed, n;
@@ -49,28 +54,38 @@ static bool one_in(dice *d, int32_t n) { return below(d, n) == 0; }
 
 /* ---- Models, opened when a schedule first needs them ---- */
 
+/* "cpu" as it is; with forged drafts; that behind a queue. The scalar twins at once and late. */
+typedef enum model_kind { PLAIN, FORGED, FORGED_QUEUE, TWINS, LATE, KINDS } model_kind;
+
 typedef struct models {
-    test_model at[2][2][2][2]; /* directory, numerics, threads - 1, behind a queue */
-    bool open[2][2][2][2];
+    test_model at[2][2][2][KINDS]; /* directory, numerics, threads - 1, kind */
+    bool open[2][2][2][KINDS];
 } models;
 
 static models all_models;
 
-static test_model *get_model(int32_t directory, int32_t numerics, int32_t threads, bool queue) {
+static test_model *get_model(int32_t directory, int32_t numerics, int32_t threads,
+                             model_kind kind) {
     static const char *const names[] = {"tests/data/golden/tiny-a/model",
                                         "tests/data/golden/tiny-b/model"};
-    test_model *m = &all_models.at[directory][numerics][threads - 1][queue];
-    if (!all_models.open[directory][numerics][threads - 1][queue]) {
-        run_open_model(m, names[directory], queue ? TEST_QUEUE : TEST_CPU, (di_numerics)numerics,
-                       threads);
-        all_models.open[directory][numerics][threads - 1][queue] = true;
+    const char *name = names[directory];
+    test_model *m = &all_models.at[directory][numerics][threads - 1][kind];
+    if (all_models.open[directory][numerics][threads - 1][kind]) return m;
+    all_models.open[directory][numerics][threads - 1][kind] = true;
+    di_numerics rounds = (di_numerics)numerics;
+    switch (kind) {
+    case FORGED: forge_open_model(m, name, rounds, threads, false); break;
+    case FORGED_QUEUE: forge_open_model(m, name, rounds, threads, true); break;
+    case TWINS: run_open_model(m, name, TEST_REF, rounds, threads); break;
+    case LATE: run_open_model(m, name, TEST_LATE, rounds, threads); break;
+    default: run_open_model(m, name, TEST_CPU, rounds, threads); break;
     }
     return m;
 }
 
 static int close_models(void **state) {
     (void)state;
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 8 * KINDS; i++) {
         if ((&all_models.open[0][0][0][0])[i]) test_model_close(&(&all_models.at[0][0][0][0])[i]);
     }
     return 0;
@@ -81,11 +96,17 @@ static int close_models(void **state) {
 typedef struct schedule {
     uint64_t seed;
     dice dice;
-    int32_t directory, numerics, threads, vocab;
-    bool queue;
+    int32_t directory, numerics, threads, vocab, block;
+    model_kind kind;
+    int32_t n_runs, document; /* fewer and shorter where it is slow */
     di_core_options options;
     int32_t documents[N_DOCUMENTS][DOCUMENT];
-    run runs[N_RUNS], alone[N_RUNS * RUN_MAX_CHOICES], neighbours[N_NEIGHBOURS];
+    run runs[N_RUNS], alone[N_TEXTS], neighbours[N_NEIGHBOURS];
+    /* What is forged: */
+    bool on_device, through_core;
+    int32_t wrong_in, texts[N_TEXTS][RUN_MAX_PROMPT + RUN_MAX_ANSWER];
+    forge_text forge_texts[N_TEXTS];
+    double row_s;
 } schedule;
 
 static void roll_options(schedule *s) {
@@ -103,9 +124,15 @@ static void roll_options(schedule *s) {
                                  : DI_REPLAY_EXACT,
         .window_cache_bytes = (uint64_t)below(d, 3) * (uint64_t)below(d, 3) * 300000,
     };
-    s->queue = one_in(d, 2);
+    s->kind = one_in(d, 20) ? LATE : one_in(d, 2) ? FORGED_QUEUE : FORGED;
+    s->n_runs = s->kind == LATE ? LATE_RUNS : N_RUNS;
+    s->document = s->kind == LATE ? LATE_DOCUMENT : DOCUMENT;
     s->options.steps_ahead = below(d, 2);
-    s->options.spec = (di_spec_mode)below(d, 3);
+    s->options.spec = one_in(d, 4) ? DI_SPEC_OFF : one_in(d, 2) ? DI_SPEC_FIXED : DI_SPEC_SCHEDULED;
+    s->on_device = s->kind != LATE && !one_in(d, 4);
+    s->through_core = s->options.steps_ahead == 0 && one_in(d, 2);
+    s->wrong_in = one_in(d, 4) ? 0 : 2 + below(d, 12);
+    s->row_s = one_in(d, 3) ? 3e-4 : 1e-6;
     s->options.max_rows = s->options.max_batch + below(d, 3) * below(d, 40);
     for (int32_t i = 0; i < N_DOCUMENTS; i++) {
         for (int32_t k = 0; k < DOCUMENT; k++) s->documents[i][k] = below(d, s->vocab);
@@ -135,26 +162,22 @@ static void roll_sampling(schedule *s, run *r) {
 static int64_t roll_prompt(schedule *s, int32_t i, int32_t *ids) {
     dice *d = &s->dice;
     const int32_t *from = s->documents[below(d, N_DOCUMENTS)];
-    int64_t n = one_in(d, 6) ? 1 + below(d, 4) : 1 + below(d, DOCUMENT), own = below(d, 30);
+    int64_t n = one_in(d, 6) ? 1 + below(d, 4) : 1 + below(d, s->document), own = below(d, 30);
     if (one_in(d, 5)) own = 0;
     memcpy(ids, from, (size_t)n * sizeof *ids);
     if (i > 0 && one_in(d, 2)) {
-        const run *earlier = &s->runs[below(d, i)];
-        const run_choice *answer = &s->alone[(earlier - s->runs) * RUN_MAX_CHOICES].choices[0];
-        int64_t shown = one_in(d, 2) ? answer->n : 0;
-        n = earlier->request.n_ids;
-        memcpy(ids, earlier->prompt, (size_t)n * sizeof *ids);
-        memcpy(ids + n, answer->ids, (size_t)shown * sizeof *ids);
-        n += shown;
+        const run *earlier = &s->alone[below(d, i) * RUN_MAX_CHOICES];
+        n = one_in(d, 2) ? run_text(earlier, 0, ids) : earlier->request.n_ids;
+        if (n == earlier->request.n_ids) memcpy(ids, earlier->prompt, (size_t)n * sizeof *ids);
     }
-    if (n > DOCUMENT) n = DOCUMENT;
+    if (n > s->document) n = s->document;
     for (int64_t k = 0; k < own; k++) ids[n++] = below(d, s->vocab);
     return n;
 }
 
 static void roll_run(schedule *s, int32_t i, run *r) {
     dice *d = &s->dice;
-    int32_t ids[RUN_MAX_PROMPT];
+    int32_t ids[RUN_MAX_PROMPT + RUN_MAX_ANSWER];
     int64_t n = roll_prompt(s, i, ids);
     run_make(r, ids, n, 1 + below(d, one_in(d, 3) ? 80 : 12));
     roll_sampling(s, r);
@@ -163,8 +186,37 @@ static void roll_run(schedule *s, int32_t i, run *r) {
     r->request.top_logprobs = one_in(d, 4) ? 1 + below(d, RUN_MAX_TOP) : 0;
     r->request.prompt_logprobs = one_in(d, 6);
     r->request.ignore_end_token = !one_in(d, 4);
-    if (one_in(d, 8)) r->stop_at = below(d, 6);
+    if (one_in(d, 6)) r->stop_at = below(d, one_in(d, 2) ? 6 : 30);
     if (one_in(d, 5)) r->request.salt = "tenant", r->request.salt_bytes = 6;
+    if (one_in(d, 5)) { /* its end is the beginning of the answer */
+        int64_t most = n < RUN_MAX_ANSWER - 80 ? n : RUN_MAX_ANSWER - 80;
+        r->request.n_given = 1 + below(d, (int32_t)most);
+        if (r->request.n == 1 && one_in(d, 4)) r->request.max_tokens = 0;
+    }
+}
+
+/* Given tokens have the log-probabilities that they have in a prompt. */
+static void check_given(const schedule *s, di_core *core, const run *one) {
+    static run plain;
+    int64_t n_given = one->request.n_given;
+    char what[64];
+    if (n_given == 0 || s->options.replay != DI_REPLAY_EXACT) return;
+    plain = *one;
+    memset(plain.choices, 0, sizeof plain.choices);
+    plain.request.n_given = 0;
+    plain.request.prompt_logprobs = true;
+    if (plain.request.max_tokens == 0) plain.request.max_tokens = 1;
+    plain.stop_at = -1;
+    run_submit(&plain, core);
+    run_to_end(core);
+    const float *scores = plain.choices[0].scores + (plain.request.n_ids - n_given);
+    const run_choice *c = &one->choices[0];
+    int64_t first = n_given == one->request.n_ids; /* the first of all has none: NaN */
+    if (n_given > c->n) n_given = c->n;
+    snprintf(what, sizeof what, "DI_CORE_SEED=%llu, given", (unsigned long long)s->seed);
+    for (int64_t i = first; i < n_given; i++) {
+        if (memcmp(&scores[i], &c->logprobs[i], sizeof *scores) != 0) fail_msg("%s", what);
+    }
 }
 
 /* What each choice must be: the request alone, one choice, nothing cached, all rows at once. */
@@ -174,7 +226,9 @@ static void run_alone(schedule *s, int32_t i) {
                                .max_context = MAX_CONTEXT,
                                .prefix_cache = false,
                                .replay = s->options.replay};
-    di_core *core = run_core(get_model(s->directory, s->numerics, 1, false), &options);
+    di_core *core =
+        run_core(get_model(s->directory, s->numerics, 1, s->kind == LATE ? TWINS : PLAIN),
+                 &options);
     const run *r = &s->runs[i];
     for (int32_t choice = 0; choice < r->request.n; choice++) {
         run *one = &s->alone[i * RUN_MAX_CHOICES + choice];
@@ -185,11 +239,51 @@ static void run_alone(schedule *s, int32_t i) {
         if (r->request.prompt_logprobs && choice > 0 && options.replay == DI_REPLAY_STABLE) {
             one->request.prompt_logprobs = true; /* the same path; its scores are not asked for */
         }
+        if (choice > 0 && one->stop_at < r->request.n_given) one->stop_at = -1; /* not told them */
         run_submit(one, core);
         run_to_end(core);
-        if (choice > 0) one->choices[0].n_scores = 0;
+        if (choice == 0) {
+            check_given(s, core, one);
+            continue;
+        }
+        one->choices[0].n_scores = 0; /* the first choice reports them, and what is given */
+        size_t n_given = (size_t)r->request.n_given;
+        memset(one->choices[0].logprobs, 0, n_given * sizeof one->choices[0].logprobs[0]);
+        memset(one->choices[0].top, 0, n_given * sizeof one->choices[0].top[0]);
     }
     run_core_destroy(core);
+}
+
+/* ---- Forged drafts ---- */
+
+/* Right ones from here on, with a wrong one now and then; others' drafts stay theirs. */
+static void force(void *user, uint64_t request, int32_t choice, const int32_t *ids, int64_t n_ids,
+                  int32_t *drafts) {
+    schedule *s = user;
+    (void)ids;
+    for (int32_t i = 0; i < s->n_runs; i++) {
+        if (s->runs[i].id != request) continue;
+        const forge_text *text = &s->forge_texts[i * RUN_MAX_CHOICES + choice];
+        for (int32_t k = 0; k < s->block && n_ids + k < text->n; k++) {
+            bool wrong = s->wrong_in > 0 && one_in(&s->dice, s->wrong_in);
+            drafts[k] = text->ids[n_ids + k] ^ (wrong ? 1 : 0);
+        }
+    }
+}
+
+static void set_forge(schedule *s) {
+    for (int32_t i = 0; i < N_TEXTS; i++) {
+        int32_t *ids = s->texts[i];
+        const run *one = &s->alone[i];
+        s->forge_texts[i] = (forge_text){ids, one->id ? run_text(one, 0, ids) : 0};
+    }
+    forge.texts = s->forge_texts;
+    forge.n_texts = s->on_device ? N_TEXTS : 0;
+    forge.wrong_in = (uint32_t)s->wrong_in;
+    forge.sets_clock = true; /* what is scheduled by cost can be replayed */
+    forge.step_s = 1e-3;
+    forge.row_s = s->row_s;
+    forge.draft_s = 1e-5;
 }
 
 /* Neighbours come and are cancelled, from inside or from outside; what they got is not compared. */
@@ -197,7 +291,7 @@ static void disturb(schedule *s, di_core *core, int32_t *next, int32_t *forced) 
     dice *d = &s->dice;
     if (*next < N_NEIGHBOURS && one_in(d, 6)) {
         run *r = &s->neighbours[(*next)++];
-        roll_run(s, N_RUNS, r);
+        roll_run(s, s->n_runs, r);
         r->stop_at = -1;
         r->cancel_at = one_in(d, 2) ? below(d, 4) : -1;
         if (r->cancel_at >= r->request.max_tokens) r->cancel_at = -1;
@@ -212,12 +306,19 @@ static void disturb(schedule *s, di_core *core, int32_t *next, int32_t *forced) 
 }
 
 static di_core_stats run_together(schedule *s) {
-    di_core *core =
-        run_core(get_model(s->directory, s->numerics, s->threads, s->queue), &s->options);
+    test_model *m = get_model(s->directory, s->numerics, s->threads, s->kind);
+    s->block = m->config->dspark_block_size;
+    set_forge(s);
+    di_core *core = run_core(m, &s->options);
+    if (s->through_core) di_core_force_drafts(core, force, s);
     int32_t n_submitted = 0, n_neighbours = 0, n_forced = 0;
+    int64_t n_steps = 0;
     di_error error;
-    for (bool busy = true; busy || n_submitted < N_RUNS;) {
-        while (n_submitted < N_RUNS && one_in(&s->dice, 4)) {
+    for (bool busy = true; busy || n_submitted < s->n_runs; n_steps++) {
+        if (n_steps == 20000) {
+            fail_msg("DI_CORE_SEED=%llu: it never ends", (unsigned long long)s->seed);
+        }
+        while (n_submitted < s->n_runs && one_in(&s->dice, 4)) {
             run_submit(&s->runs[n_submitted++], core);
         }
         disturb(s, core, &n_neighbours, &n_forced);
@@ -240,12 +341,12 @@ static void check_schedule(uint64_t seed, di_core_stats *sum) {
     s->dice = (dice){seed, 0};
     s->vocab = 320; /* of the smaller one */
     roll_options(s);
-    for (int32_t i = 0; i < N_RUNS; i++) {
+    for (int32_t i = 0; i < s->n_runs; i++) {
         roll_run(s, i, &s->runs[i]);
         run_alone(s, i);
     }
     di_core_stats stats = run_together(s);
-    for (int32_t i = 0; i < N_RUNS; i++) {
+    for (int32_t i = 0; i < s->n_runs; i++) {
         for (int32_t choice = 0; choice < s->runs[i].request.n; choice++) {
             snprintf(what, sizeof what, "DI_CORE_SEED=%llu, request %d, choice %d",
                      (unsigned long long)seed, i, choice);
@@ -288,6 +389,7 @@ static void test_schedules(void **state) {
     if (!one && n >= 20) { /* the schedules must be worth something */
         assert_true(sum.preemptions > 50 && sum.snapshot_hits > 10 && sum.kv.hit_pages > 50);
         assert_true(sum.kv.adopted > 0 && sum.kv.evicted > 0 && sum.replayed_rows > 1000);
+        assert_true(sum.accepted > 500 && sum.verified - sum.accepted > 300);
     }
     free(current);
 }

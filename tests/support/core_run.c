@@ -27,6 +27,10 @@ static bool on_token(void *user, const di_core_token *t) {
         c->scores[c->n_scores++] = t->logprob;
         return true;
     }
+    if (t->choice > 0 && c->n == 0) { /* what is given is the first one's to report */
+        memcpy(c->ids, r->prompt + n_prompt, (size_t)r->request.n_given * sizeof *c->ids);
+        c->n = r->request.n_given;
+    }
     assert_int_equal(t->index, c->n);
     assert_true(c->n < RUN_MAX_ANSWER);
     if (c->n < r->request.n_given) assert_int_equal(t->id, r->prompt[n_prompt + c->n]);
@@ -66,6 +70,14 @@ void run_make(run *r, const int32_t *ids, int64_t n, int64_t max_tokens) {
                                    .ignore_end_token = true,
                                    .on_token = on_token,
                                    .on_end = on_end};
+}
+
+int64_t run_text(const run *r, int32_t choice, int32_t *ids) {
+    int64_t n_prompt = r->request.n_ids - r->request.n_given;
+    const run_choice *c = &r->choices[choice];
+    memcpy(ids, r->prompt, (size_t)n_prompt * sizeof *ids);
+    memcpy(ids + n_prompt, c->ids, (size_t)c->n * sizeof *ids);
+    return n_prompt + c->n;
 }
 
 void run_submit(run *r, di_core *core) {

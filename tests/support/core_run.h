@@ -9,7 +9,7 @@
 enum { RUN_MAX_PROMPT = 512, RUN_MAX_ANSWER = 96, RUN_MAX_CHOICES = 4, RUN_MAX_TOP = 5 };
 
 typedef struct run_choice {
-    int64_t n; /* tokens of the answer */
+    int64_t n; /* tokens of the answer, what is given of it included */
     int32_t ids[RUN_MAX_ANSWER];
     float logprobs[RUN_MAX_ANSWER];
     int64_t n_scores; /* log-probabilities of the prompt */
@@ -38,6 +38,8 @@ typedef struct run {
 /* Greedy, one choice, no end token, of these ids. */
 void run_make(run *r, const int32_t *ids, int64_t n, int64_t max_tokens);
 void run_submit(run *r, di_core *core);
+/* Prompt and answer so far of a choice, to ids [RUN_MAX_PROMPT + RUN_MAX_ANSWER]; how many. */
+int64_t run_text(const run *r, int32_t choice, int32_t *ids);
 /* Steps until nothing is left; invariants are checked after every step. */
 void run_to_end(di_core *core);
 bool run_ended(const run *r);
