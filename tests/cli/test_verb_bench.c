@@ -57,15 +57,14 @@ static void all_in(const di_json *rows, const char *key, double low, double high
     }
 }
 
-static void test_scenarios(void **state) {
+static void test_steps(void **state) {
     (void)state;
     if (!program_can_compute()) skip();
     const di_json *d = document(
-        "bench models/demo -q --json --scenario prefill,decode,row,latency,cache,cut,gap "
-        "--prompt-tokens 400 --batches 1,3 --pairs 2 --limit 4 --max-tokens 5 --rates 200%,40 "
-        "--seed 5");
+        "bench models/demo -q --json --scenario prefill,decode,row,gap --prompt-tokens 200 "
+        "--batches 1,3 --pairs 2 --seed 5");
     const di_json *t = table(d, "prefill", 1);
-    all_in(t, "tokens", 400, 400);
+    all_in(t, "tokens", 200, 200);
     all_in(t, "seconds", 1e-4, 100);
     all_in(t, "tokens_per_second", 4, 4e6);
     all_in(t, "floor_share", 1e-6, 1);
@@ -80,10 +79,18 @@ static void test_scenarios(void **state) {
     assert_true(number(di_json_get(d, "options"), "seed") == 5);
     assert_true(number(di_json_get(d, "model"), "layers") == 10);
     assert_true(number(di_json_get(d, "machine"), "read_bytes_per_second") > 1e8);
-    assert_non_null(strstr(di_json_get(d, "command")->text, "--max-tokens 5"));
+    assert_non_null(strstr(di_json_get(d, "command")->text, "--pairs 2 --seed 5"));
+}
+
+static void test_waits(void **state) {
+    (void)state;
+    if (!program_can_compute()) skip();
+    const di_json *d =
+        document("bench models/demo -q --json --scenario latency,cache,cut --prompt-tokens 200 "
+                 "--pairs 1 --limit 4 --max-tokens 5 --rates 200%,40");
 
     /* All at once and two rates, each with four figures; what a client waits for is in order. */
-    t = table(d, "latency", 12);
+    const di_json *t = table(d, "latency", 12);
     all_in(t, "requests", 4, 4);
     for (const di_json *row = t->first; row; row = row->next) {
         assert_true(number(row, "p50") <= number(row, "p90"));
@@ -99,12 +106,12 @@ static void test_scenarios(void **state) {
     assert_true(number(last, "rate") == 40);
 
     t = table(d, "cache", 6);
-    all_in(t, "tokens", 400, 400);
+    all_in(t, "tokens", 200, 200);
     all_in(t, "ratio", 0.001, 100);
     const di_json *exact = t->first, *snapshot = exact->next;
     assert_true(di_json_is_string(di_json_get(snapshot, "start"), "snapshot"));
-    all_in(t, "cached_tokens", 0, 400);
-    assert_true(number(snapshot, "cached_tokens") == 400);
+    all_in(t, "cached_tokens", 0, 200);
+    assert_true(number(snapshot, "cached_tokens") == 200);
     assert_true(number(snapshot, "replayed_rows") == 0);
     t = table(d, "cut", 2);
     all_in(t, "saved", -5, 1);
@@ -288,10 +295,15 @@ static int free_arena(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scenarios),        cmocka_unit_test(test_speculation),
-        cmocka_unit_test(test_random_weights),   cmocka_unit_test(test_table_for_people),
-        cmocka_unit_test(test_file_of_requests), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_late_refusals),    cmocka_unit_test(test_ctrl_c),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_speculation),
+        cmocka_unit_test(test_random_weights),
+        cmocka_unit_test(test_table_for_people),
+        cmocka_unit_test(test_file_of_requests),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_late_refusals),
+        cmocka_unit_test(test_ctrl_c),
     };
     return cmocka_run_group_tests(tests, NULL, free_arena);
 }
