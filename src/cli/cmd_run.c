@@ -101,7 +101,8 @@ static di_status answer(run *r, di_error *error) {
         if (failed) return di_fail(error, DI_ERR_MEMORY, "out of memory printing");
     }
     fflush(stdout);
-    if (!di_args_flag(r->args, DI_OPT_QUIET)) di_answer_print_speed(&r->answer);
+    bool quiet = di_args_flag(r->args, DI_OPT_QUIET);
+    if (r->answer.n_sampled > 0 && !quiet) di_answer_print_speed(&r->answer);
     if (strcmp(r->answer.finish, "cancelled") == 0) {
         return di_fail(error, DI_ERR_CANCELLED, "interrupted");
     }

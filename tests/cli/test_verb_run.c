@@ -310,6 +310,50 @@ static void test_interrupt(void **state) {
     check_signal(SIGTERM, 143);
 }
 
+/* A prompt that takes seconds: how far it is, and Ctrl-C between two steps. */
+static void test_interrupt_in_the_prompt(void **state) {
+    (void)state;
+    FILE *in = tmpfile(), *out = tmpfile(), *error = tmpfile();
+    assert_true(in && out && error);
+    for (int i = 1000; i < 6000; i++) fprintf(in, "%d ", i);
+    rewind(in);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(fileno(in), 0);
+        dup2(fileno(out), 1);
+        dup2(fileno(error), 2);
+        execl(DI_BUILD_DIR "/deepinfer", "deepinfer", "run", DI_SOURCE_DIR "/models/demo",
+              "--chunk", "16", "--no-thinking", "-", (char *)NULL);
+        _exit(99);
+    }
+    char text[400] = "", end[100] = "";
+    int status, done, total;
+    struct timespec pause = {0, 20000000};
+    const char *at = NULL;
+    for (int i = 0; i < 1500 && !at; i++, nanosleep(&pause, NULL)) {
+        ssize_t n = pread(fileno(error), text, sizeof text - 1, 0);
+        text[n > 0 ? n : 0] = '\0';
+        at = strstr(text, "reading the prompt: ");
+    }
+    kill(child, SIGINT);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "reading the prompt: %d of %d tokens%99[^~]", &done, &total, end),
+                     3);
+    assert_true(done > 0 && done % 16 == 0 && done < total && total > 10000);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 130);
+    assert_int_equal(lseek(fileno(out), 0, SEEK_END), 0);
+    ssize_t n = pread(fileno(error), text, sizeof text - 1, 0);
+    text[n] = '\0';
+    assert_non_null(strstr(text, "\ndeepinfer run: interrupted\n"));
+    assert_null(strstr(text, "answer: ")); /* there is none to tell the speed of */
+    fclose(in);
+    fclose(out);
+    fclose(error);
+}
+
 /* `run M -` waits for the rest of its prompt: the first Ctrl-C ends it. */
 static void test_interrupt_while_reading(void **state) {
     (void)state;
@@ -363,6 +407,7 @@ int main(void) {
         cmocka_unit_test(test_closed_streams),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_interrupt_in_the_prompt),
         cmocka_unit_test(test_interrupt_while_reading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
