@@ -7,9 +7,9 @@
 #include "kernels/cpu/simd_avx2.h"
 
 enum {
-    ROW_CHUNK = 48, /* x rows that pass over a tile while their block stays in L2 */
-    SOME_ROWS = 12, /* fewer x rows take tiles of LOW_TILE weight rows */
-    LOW_TILE = 8,
+    ROW_CHUNK = 48,        /* x rows that pass over a tile while their block stays in L2 */
+    LOW_TILE = 8,          /* weight rows of the lowest tile */
+    L1_TILE = 4096,        /* values of a tile that stays in L1 beside x */
     TILE_LD = CPU_TILE_LD, /* floats between rows of a decoded tile */
 };
 
@@ -164,21 +164,29 @@ static void product_by_tiles(const di_matrix *w, int64_t n0, int32_t n, const fl
 
 /* Up to how many rows decoding in registers is faster than tiles (measured on Zen 3): the more work
  * decoding is, the sooner it pays to do it once. */
-static int32_t few_rows(di_dtype dtype) {
+static int32_t few_rows(di_dtype dtype, int32_t k) {
     switch (dtype) {
-    case DI_FP4_PAIR: return 1;
+    case DI_FP4_PAIR: return k < 256 ? 0 : 1; /* short rows: tiles have less to set up */
     case DI_F8_E4M3: return 3;
     case DI_F32: return 4;
     default: return CPU_FEW_ROWS;
     }
 }
 
+/* x rows that pass over a tile once do not pay for its way through L2: they take tiles that stay in
+ * L1. */
+static int32_t tile_height(int32_t k, int32_t n, int32_t m) {
+    if (m > ROW_CHUNK) return n;
+    int32_t height = L1_TILE / (k < CPU_TILE_K ? k : CPU_TILE_K) / LOW_TILE * LOW_TILE;
+    return height < n ? height : n;
+}
+
 void cpu_product_avx2(const di_matrix *w, int32_t n0, int32_t n, const float *const *x,
                       int64_t x_at, int32_t m, float *acc, cpu_scratch *scratch) {
-    if (m <= few_rows(w->dtype) && cpu_product_few_rows(w, n0, n, x, x_at, m, acc, scratch->scaled))
+    if (m <= few_rows(w->dtype, w->k) &&
+        cpu_product_few_rows(w, n0, n, x, x_at, m, acc, scratch->scaled))
         return;
-    /* Some rows do not pay for a tile's way through L2: take parts of it that stay in L1. */
-    int32_t height = m <= SOME_ROWS ? LOW_TILE : n;
+    int32_t height = tile_height(w->k, n, m);
     for (int32_t j = 0; j < n; j += height)
         product_by_tiles(w, n0 + j, n - j < height ? n - j : height, x, x_at, m, acc + j,
                          scratch->tile);
