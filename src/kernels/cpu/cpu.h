@@ -255,8 +255,9 @@ typedef struct cpu_entry {
 } cpu_entry;
 static inline cpu_entry cpu_page_entry(const di_pages *p, int32_t slot, int64_t j) {
     const int32_t *table = (const int32_t *)cpu_at(p->table) + (int64_t)slot * p->table_stride;
-    int64_t per_page = 64 / p->ratio, place = j % per_page;
-    uint8_t *page = (uint8_t *)cpu_at(p->pool) + (uint64_t)table[j / per_page] * p->page_bytes;
+    int bits = 6 - __builtin_ctz((unsigned)p->ratio); /* of a place: the ratio divides 64 */
+    int64_t place = j & ((INT64_C(1) << bits) - 1);
+    uint8_t *page = (uint8_t *)cpu_at(p->pool) + (uint64_t)table[j >> bits] * p->page_bytes;
     return (cpu_entry){page + p->codes + place * (p->d / 2), page + p->scales + place * (p->d / 16),
                        page + p->key_codes + place * (p->di / 2),
                        page + p->key_scales + place * (p->di / 32)};
