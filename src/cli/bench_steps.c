@@ -28,8 +28,9 @@ static const di_bench_column prefill_columns[] = {
 
 static double prefill_floor(const di_bench *b, int64_t n) {
     int64_t chunk = di_args_int(b->args, DI_OPT_CHUNK);
+    int64_t whole = n / chunk;
     double rest = (double)(n % chunk);
-    return (double)(n / chunk) * di_bench_floor(b, (double)chunk, 0) +
+    return (double)whole * di_bench_floor(b, (double)chunk, 0) +
            (rest > 0 ? di_bench_floor(b, rest, 1) : 0);
 }
 
