@@ -198,7 +198,9 @@ static talk talk_of(const char *options, const char *input) {
     for (const char *line = r->error; (line = strstr(line, "prompt: ")) != NULL; line++) {
         const char *end = strstr(line, "; answer: "), *at = strstr(line, " s (");
         assert_true(t.n < MAX_TURNS);
-        if (sscanf(line, "prompt: %u tokens in", &t.read[t.n]) != 1) continue; /* progress */
+        int matched = 0;
+        (void)sscanf(line, "prompt: %u tokens in%n", &t.read[t.n], &matched);
+        if (matched == 0) continue; /* "reading the prompt: 16 of 300 tokens" */
         assert_true(end && at && at < end);
         (void)sscanf(at, " s (%*f tokens/s), %u cached;", &t.cached[t.n++]);
     }
