@@ -23,6 +23,19 @@ static void write_bounds(di_buffer *out, const char *key, bool has, di_interval 
     }
 }
 
+/* The lines whose answers are not right, to be looked at. */
+static void write_wrong(const di_eval_run *run, const di_eval_set *set, const di_eval_group *group,
+                        di_buffer *out) {
+    const char *before = "";
+    di_buffer_puts(out, ", \"wrong_lines\": [");
+    for (size_t i = group->first; i < group->first + group->n_items && i < run->n_items; i++) {
+        if (!run->results[i].done || run->results[i].right) continue;
+        di_buffer_printf(out, "%s%" PRId64, before, set->items[i].line);
+        before = ", ";
+    }
+    di_buffer_putc(out, ']');
+}
+
 static void write_task(const di_eval_report *r, size_t index, const di_eval_group *group,
                        di_buffer *out) {
     const di_eval_run *run = &r->runs[index];
@@ -40,6 +53,7 @@ static void write_task(const di_eval_report *r, size_t index, const di_eval_grou
                      ", \"n_whole\": %" PRId64 ", \"whole\": %" PRId64 ", \"cut\": %" PRId64
                      ", \"prompt_tokens\": %" PRId64 ", \"cached_tokens\": %" PRId64,
                      s.n_whole, s.whole, s.n_cut, s.n_prompt, s.n_cached);
+    if (group) write_wrong(run, r->set, group, out);
     if (index > 0) {
         di_eval_pair p = di_eval_pair_tasks(r->set, r->runs, run, group);
         di_buffer_printf(out,

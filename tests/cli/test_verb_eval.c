@@ -132,6 +132,13 @@ static void test_judges(void **state) {
     assert_true(number(t, "n_whole") == 1);
     assert_true(number(t, "whole") == 0);
     assert_true(number(t, "cut") == 1);
+    const di_json *wrong = di_json_get(t, "wrong_lines");
+    assert_int_equal(wrong->length, 4);
+    for (size_t i = 0; i < 4; i++) {
+        int64_t line;
+        assert_true(di_json_int64(item(wrong, i), &line));
+        assert_int_equal(line, i < 3 ? 6 + i : 10);
+    }
 }
 
 static void test_table(void **state) {
