@@ -160,9 +160,9 @@ typedef struct di_engine_options {
      * accepts a little more; the answer is another sample of the same distribution. */
     const char *spec_sampling;
     bool profile_steps; /* measure what steps cost at start, for "scheduled"; default false */
-    int32_t
-        steps_ahead; /* steps that are enqueued before the one before is read: 1 (default), or 0:
-                            the device waits for the host */
+    /* 1 (default): the next step is enqueued before the one before it is read, where that saves more
+     * than what runs past the ends of answers; 0: always after. Answers do not depend on it. */
+    int32_t steps_ahead;
     bool penalties;  /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
     /* Upper bound in bytes of everything: program, state, workspace, buffers of a score, and the
      * weights that are resident at a time. Weights that do not fit are read again layer by layer;

@@ -140,6 +140,7 @@ static di_status take_memory(di_core *core, di_error *error) {
     if (!ok) return di_fail(error, DI_ERR_MEMORY, "out of memory: the engine's buffers");
     memset(core->masks, 0xFF, words * sizeof *core->masks);
     core->last_end = NAN;
+    di_ahead_init(&core->ahead);
     for (size_t i = 0; i < batch; i++) {
         int32_t max_pages = core__pages_for(core->options.max_context);
         DI_TRY(di_kv_sequence_init(&core->slots[i].pages, max_pages, error));
@@ -240,6 +241,8 @@ void di_core_force_drafts(di_core *core, di_core_force force, void *user) {
     core->force = force;
     core->force_user = user;
 }
+
+void di_core_force_ahead(di_core *core) { core->force_ahead = true; }
 
 void di_core_preempt(di_core *core) { core->preempt_asked = true; }
 

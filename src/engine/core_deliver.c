@@ -45,6 +45,7 @@ static di_status end_well(di_core *core, core__sequence *s, di_finish finish, di
         DI_TRY(core__settle(core, s, error));
         core__snapshot_take(core, s);
     }
+    core->reading->n_ended += finish == DI_FINISH_STOP;
     core__end(core, s, finish, NULL);
     return DI_OK;
 }
@@ -195,19 +196,26 @@ static void deliver_drafts(di_core *core, core__step *step) {
  * not when there was nothing to do. */
 static void count_times(di_core *core, const core__step *step) {
     core->stats.step_seconds += step->end - step->begin;
-    if (!isnan(core->last_end)) core->stats.gap_seconds += step->begin - core->last_end;
+    if (!isnan(core->last_end)) {
+        double gap = step->begin - core->last_end;
+        core->stats.gap_seconds += gap;
+        if (step->alone) di_ahead_gap(&core->ahead, gap, step->end - step->begin);
+    }
     core->last_end = step->end;
     core__spec_time(core, step);
 }
 
 di_status core__deliver(di_core *core, core__step *step, di_error *error) {
     int64_t at = 0;
+    core->reading = step;
+    step->n_ended = 0;
     DI_TRY(di_context_reach(core->context, step->mark, error));
     count_times(core, step);
     DI_TRY(deliver_first_tokens(core, step, error));
     DI_TRY(deliver_blocks(core, step, &at, error));
     DI_TRY(deliver_outs(core, step, at, error));
     deliver_drafts(core, step);
+    di_ahead_ends(&core->ahead, step->n_blocks, step->n_ended);
     return DI_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "engine/spec_calibrate.h"
 #include "engine/spec_cost.h"
 #include "engine/spec_schedule.h"
+#include "engine/step_ahead.h"
 
 typedef struct core__request core__request;
 typedef struct core__sequence core__sequence;
@@ -109,6 +110,8 @@ typedef struct core__step {
     core__owner *first;   /* [max_batch]: whose first token has no log-probability */
     int32_t n_first;
     bool wants_logits;
+    bool alone;      /* nothing was in flight when it was enqueued */
+    int32_t n_ended; /* sequences that ended in it before their max_tokens */
     int32_t context_class;
     di_fetch results;          /* [max_batch], [max_out] */
     float *confidence;         /* [block][n_drafted] */
@@ -121,7 +124,8 @@ enum { CORE__STEPS = 2 };
 /* ---- Speculation (core_spec.c) ---- */
 
 typedef struct core__spec {
-    int32_t block; /* drafts of a sequence; 0: no draft layers, or off */
+    int32_t
+        block; /* drafts of a sequence; 0: no draft layers, or off: then there is `verify` only */
     di_spec_calibration *calibration;
     di_spec_cost *verify, *draft; /* by rows of the step; by sequences drafted for */
     di_spec_probe probe;
@@ -188,15 +192,15 @@ struct di_core {
 
     /* The step that is being built; then one is in flight until it is read. */
     int32_t max_out;
-    core__step steps[CORE__STEPS], *building, *flying; /* flying NULL: all are read */
-    di_row *rows;                                      /* [max_rows] */
-    int32_t *out_rows;                                 /* [max_out] */
-    di_decode *blocks;                                 /* [max_batch] */
-    di_sample_params *params;                          /* [max_out] */
-    di_sample_params *draft_params;                    /* [max_batch] */
-    int32_t *draft_slots;                              /* [max_batch] */
-    int32_t *forced;                                   /* [max_batch][block] */
-    di_logit_bias *biases;                             /* [CORE__MAX_BIASES] */
+    core__step steps[CORE__STEPS], *building, *reading, *flying; /* flying NULL: all are read */
+    di_row *rows;                                                /* [max_rows] */
+    int32_t *out_rows;                                           /* [max_out] */
+    di_decode *blocks;                                           /* [max_batch] */
+    di_sample_params *params;                                    /* [max_out] */
+    di_sample_params *draft_params;                              /* [max_batch] */
+    int32_t *draft_slots;                                        /* [max_batch] */
+    int32_t *forced;                                             /* [max_batch][block] */
+    di_logit_bias *biases;                                       /* [CORE__MAX_BIASES] */
     uint32_t *masks; /* [2][ceil(V / 32)]: what may be sampled; nothing */
     float *logits;   /* [max_out][V] */
     int32_t n_biases;
@@ -204,6 +208,8 @@ struct di_core {
     core__spec spec;
     di_core_force force;
     void *force_user;
+    di_ahead ahead;
+    bool force_ahead;
     double last_end; /* seconds of the stream when the last step ended; NAN: work was paused */
 
     di_core_stats stats;
@@ -338,6 +344,8 @@ core__drafting core__spec_plan(di_core *core, int32_t room);
 /* What a block's results teach, and a step's times. */
 void core__spec_observe(di_core *core, core__sequence *s, int32_t n_verified, int32_t n_accepted);
 void core__spec_time(di_core *core, const core__step *step);
+/* Seconds by which a step would be shorter without one of its blocks, draft included. */
+double core__spec_block_seconds(const di_core *core, const core__step *step);
 /* Confidences of what the step drafted for s. */
 void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column);
 /* Drafts of s were not verified: the same may come again, and nothing may have been learnt of them

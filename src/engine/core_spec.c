@@ -55,11 +55,13 @@ di_status core__spec_init(di_core *core, di_error *error) {
     core__spec *spec = &core->spec;
     size_t batch = (size_t)core->options.max_batch;
     bool ok = true;
-    if (core->options.spec == DI_SPEC_OFF) return DI_OK;
+    const di_spec_floor floor = floor_of(core->config), draft = draft_floor_of(core->config);
+    spec->verify = take(1, sizeof *spec->verify, &ok);
+    if (ok) di_spec_cost_init(spec->verify, &floor);
+    if (ok && core->options.spec == DI_SPEC_OFF) return DI_OK;
     size_t block = (size_t)core->config->dspark_block_size;
     spec->block = (int32_t)block;
     spec->calibration = take(1, sizeof *spec->calibration, &ok);
-    spec->verify = take(1, sizeof *spec->verify, &ok);
     spec->draft = take(1, sizeof *spec->draft, &ok);
     spec->survival = take(batch * block, sizeof *spec->survival, &ok);
     spec->limit = take(batch, sizeof *spec->limit, &ok);
@@ -68,9 +70,7 @@ di_status core__spec_init(di_core *core, di_error *error) {
     spec->step_s = take(batch * block + 1, sizeof *spec->step_s, &ok);
     spec->temperatures = take(DI_LAWS * block, sizeof *spec->temperatures, &ok);
     if (!ok) return di_fail(error, DI_ERR_MEMORY, "out of memory: speculation");
-    const di_spec_floor floor = floor_of(core->config), draft = draft_floor_of(core->config);
     di_spec_calibrate_init(spec->calibration);
-    di_spec_cost_init(spec->verify, &floor);
     di_spec_cost_init(spec->draft, &draft);
     return DI_OK;
 }
@@ -203,7 +203,6 @@ void core__spec_observe(di_core *core, core__sequence *s, int32_t n_verified, in
 
 void core__spec_time(di_core *core, const core__step *step) {
     core__spec *spec = &core->spec;
-    if (spec->block == 0) return;
     if (step->n_rows == 0) { /* prompts cost otherwise */
         di_spec_cost_record(spec->verify, (int64_t)step->n_blocks + step->n_verified,
                             step->context_class, step->middle - step->begin);
@@ -211,6 +210,19 @@ void core__spec_time(di_core *core, const core__step *step) {
     if (step->n_drafted > 0) {
         di_spec_cost_record(spec->draft, step->n_drafted, 0, step->end - step->middle);
     }
+}
+
+double core__spec_block_seconds(const di_core *core, const core__step *step) {
+    const core__spec *spec = &core->spec;
+    int64_t rows = (int64_t)step->n_blocks + step->n_verified, n = step->n_blocks;
+    int64_t fewer = n > 0 ? rows * (n - 1) / n : 0;
+    if (n == 0) return 0;
+    double seconds = di_spec_cost_seconds(spec->verify, step->context_class, rows);
+    if (fewer > 0) seconds -= di_spec_cost_seconds(spec->verify, step->context_class, fewer);
+    if (step->n_drafted > 0) {
+        seconds += di_spec_cost_seconds(spec->draft, 0, step->n_drafted) / step->n_drafted;
+    }
+    return seconds;
 }
 
 const float *core__spec_temperatures(di_core *core) {

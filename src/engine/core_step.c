@@ -1,7 +1,8 @@
 /* One step: scheduled, built, enqueued; and one that was enqueued before is read.
  *
  * With steps_ahead 1 the device has the next step before the results of the last are known: blocks
- * take their tokens from the device, and what runs past an end is dropped when the end is read.
+ * take their tokens from the device, and what runs past an end is dropped when the end is read. That
+ * is done where it pays (step_ahead.h).
  */
 #include <math.h>
 #include <string.h>
@@ -105,6 +106,13 @@ static di_status read_flying(di_core *core, di_error *error) {
     return step ? core__deliver(core, step, error) : DI_OK;
 }
 
+/* Whether the step behind this one is enqueued before this one is read. */
+static bool goes_ahead(di_core *core, const core__step *step) {
+    if (core->options.steps_ahead == 0 || step->wants_logits) return false;
+    if (core->force_ahead) return true;
+    return di_ahead_pays(&core->ahead, step->n_blocks, core__spec_block_seconds(core, step));
+}
+
 static di_status run_step(di_core *core, di_error *error) {
     bool again;
     DI_TRY(core__schedule(core, &again, error));
@@ -119,10 +127,11 @@ static di_status run_step(di_core *core, di_error *error) {
     core->building = step;
     core__build(core);
     if (step->n_blocks + step->n_rows == 0) return read_flying(core, error);
+    step->alone = core->flying == NULL;
     DI_TRY(enqueue(core, step, error));
     DI_TRY(read_flying(core, error));
     core->flying = step;
-    if (core->options.steps_ahead == 0 || step->wants_logits) {
+    if (!goes_ahead(core, step)) {
         DI_TRY(read_flying(core, error));
         return force_drafts(core, step, error);
     }

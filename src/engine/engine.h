@@ -44,7 +44,8 @@ typedef struct di_core_options {
     di_spec_mode spec;           /* default scheduled where the model has draft layers, else off */
     bool reject;         /* sampled drafts stand by rejection sampling, not when they are the
                                     token that plain decoding samples; default false */
-    int32_t steps_ahead; /* 1: the next step is enqueued before one is read; 0 (default): after */
+    int32_t steps_ahead; /* 1: the next step is enqueued before one is read, where that pays
+                            (step_ahead.h); 0 (default): always after */
     bool profile_steps;  /* create measures what steps cost */
 } di_core_options;
 
@@ -168,6 +169,9 @@ uint64_t di_core_seed(uint64_t seed, int32_t choice);
  * drafts [block] are the model's own before. Needs steps_ahead 0: else the host knows the tokens
  * too late. */
 void di_core_force_drafts(di_core *core, di_core_force force, void *user);
+
+/* Tests: with steps_ahead 1, always ahead. */
+void di_core_force_ahead(di_core *core);
 
 /* Tests: forces a pre-emption of a running sequence before the next step, the one that would be
  * chosen. */
