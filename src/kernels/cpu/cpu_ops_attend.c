@@ -176,10 +176,15 @@ static void decode_keys(const di_stream *s, cpu_coded *coded, const di_attend_ar
     s->k->decode_rows_q4c(coded, n - in_window, a->head_dim, keys + in_window * ld, ld);
 }
 
-static int32_t count_picks(const di_attend_args *a, int64_t t) {
+/* How many picks row t has. They lie scattered, so they are fetched before they are needed. */
+static int32_t fetch_picks(const di_attend_args *a, int64_t t) {
+    int32_t slot = ((const di_row *)cpu_at(a->batch.rows))[t].slot, n = 0;
     const int32_t *picks = cpu_at(a->picks);
-    int32_t n = 0;
-    while (n < a->top_k && picks[t * a->top_k + n] >= 0) n++;
+    for (; n < a->top_k && picks[t * a->top_k + n] >= 0; n++) {
+        cpu_entry entry = cpu_page_entry(&a->pages, slot, picks[t * a->top_k + n]);
+        __builtin_prefetch(entry.codes);
+        __builtin_prefetch(entry.scales);
+    }
     return n;
 }
 
@@ -191,7 +196,7 @@ static void attend_part(di_stream *s, cpu_scratch *scratch, const attend_job *jo
     if (pos < 0 || m <= 0) return;
     int64_t at = (t * a->n_heads + h0) * d;
     span window = window_of(a, t);
-    int32_t n = window.end - window.begin + count_picks(a, t);
+    int32_t n = window.end - window.begin + fetch_picks(a, t);
     heads h = heads_start(scratch, (const float *)cpu_at(a->q) + at, m, d);
     for (int32_t begin = 0; begin < n; begin += CPU_BLOCK) {
         int32_t here = n - begin < CPU_BLOCK ? n - begin : CPU_BLOCK;
