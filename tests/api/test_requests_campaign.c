@@ -306,6 +306,22 @@ static const struct {
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
+static void stands_still(const campaign *c, const di_engine_stats *now) {
+    for (int i = 0; i < MAX_LIVE; i++) {
+        const live *l = &c->lives[i];
+        if (!l->what) continue;
+        const di_request *r = &l->what->request;
+        print_message("  request %d: %zu tokens, %zu given, %d choices, %d ended; the first has %d "
+                      "of %" PRId64 "\n",
+                      l->number, r->n_ids, r->n_given, r->n_choices, l->n_ended, l->n[0],
+                      r->max_tokens);
+    }
+    fail_msg("DI_CAMPAIGN_SEED=%" PRIu64
+             ", %d requests: the engine stands still after step %" PRIu64 ", %" PRId64
+             " run and %" PRId64 " wait, %" PRId64 " of %" PRId64 " pages are used",
+             seed, n_requests, now->steps, now->running, now->waiting, now->pages_used, now->pages);
+}
+
 static void run_setting(int i) {
     campaign c = {.dice = {seed, (uint64_t)(i + 1) << 32},
                   .first = (int32_t)((int64_t)n_requests * i / N_SETTINGS)};
@@ -320,9 +336,15 @@ static void run_setting(int i) {
     options.steps_ahead = settings[i].steps_ahead;
     options.memory = small_pool_memory(model, &options, settings[i].n_pages);
     c.engine = open_engine(&options);
+    uint64_t steps = 0;
+    int32_t still = 0; /* calls since the engine took a step */
     for (bool busy = true; busy || c.n_done < c.n;) {
         tend(&c);
         step(c.engine, &busy);
+        di_engine_stats now = di_engine_get_stats(c.engine);
+        still = busy && now.steps == steps ? still + 1 : 0;
+        steps = now.steps;
+        if (still > 1000) stands_still(&c, &now);
     }
     c.anonymous_kib[1] = anonymous_kib();
     assert_int_equal(di_engine_get_stats(c.engine).pages, settings[i].n_pages);
