@@ -28,7 +28,7 @@ enum {
     CPU_FEW_ROWS = 6,              /* x rows of a product whose weights are decoded in registers */
     CPU_BLOCK = 64,                /* attention list slots at a time (ops.h) */
     CPU_KEY_PAD = 16,              /* the same for decoded keys */
-    CPU_SMALL_WORK = 4096          /* fork only for more than this many units (about 1 ns each) */
+    CPU_SMALL_WORK = 2048          /* fork only for as many units (about 1 ns each, often 2) */
 };
 
 /* Instruction sets, for di_cpu_options.cpu_mask. */
