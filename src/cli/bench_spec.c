@@ -4,6 +4,7 @@
  * next prompt begins, until the first end after the last prompt was begun. Every prompt has been
  * read before, so that its beginning is in the cache. Speed is that of the tokens behind each
  * request's first, over the time from the first to the last of them, times the number of requests.
+ * One run of each side that does not count goes before.
  */
 #include <math.h>
 #include <stdio.h>
@@ -105,11 +106,14 @@ static void add_stats(di_engine_stats *sum, const di_engine_stats *before,
     sum->draft_blocks += after->draft_blocks - before->draft_blocks;
 }
 
+/* Pair -1 warms up: costs of steps and the calibration are learned, and it does not count. */
 static di_status measure(di_bench *b, contest *c, side *s, int pair, di_error *error) {
+    double speed;
     di_engine_stats before = di_engine_get_stats(s->engine);
     di_status status = run(b, c, s, error);
-    if (status == DI_OK) status = finish(c, s, &s->speed[pair], error);
-    if (status != DI_OK) return status;
+    if (status == DI_OK) status = finish(c, s, &speed, error);
+    if (status != DI_OK || pair < 0) return status;
+    s->speed[pair] = speed;
     di_engine_stats after = di_engine_get_stats(s->engine);
     add_stats(&s->stats, &before, &after);
     for (int64_t i = 0; i < c->n_requests; i++) {
@@ -141,7 +145,7 @@ static di_status open_side(di_bench *b, contest *c, side *s, di_error *error) {
 
 static di_status run_contest(di_bench *b, contest *c, di_error *error) {
     for (int i = 0; i < c->n_sides; i++) DI_TRY(open_side(b, c, &c->sides[i], error));
-    for (int pair = 0; pair < b->pairs; pair++) {
+    for (int pair = -1; pair < b->pairs; pair++) {
         for (int i = 0; i < c->n_sides; i++) {
             di_bench_note(b, "%s: %lld requests, %s %s, run %d of %d", c->task->name,
                           (long long)c->at_once, c->sides[i].sampling, c->sides[i].spec, pair + 1,
