@@ -115,9 +115,8 @@ typedef struct di_request_record {
     void (*on_end)(void *user, const di_request_end *end);
     bool (*on_prompt)(void *user, int64_t done, int64_t total);
     uint64_t id;
-    int64_t enqueued; /* rows of the prompt, as of the last step */
-    bool answers;     /* the prompt is read */
-    int32_t n_open;   /* choices */
+    bool answers;   /* the prompt is read */
+    int32_t n_open; /* choices */
 } record;
 
 static void add_record(record *r) {
@@ -251,13 +250,10 @@ static double thread_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* With a step in flight, what the last one but this enqueued is what was read. */
 static void tell_prompt(di_engine *engine, record *r) {
     int64_t done, total;
     if (!r->on_prompt || r->answers || !di_core_prompt(engine->core, r->id, &done, &total)) return;
-    int64_t read = engine->options.steps_ahead > 0 ? r->enqueued : done;
-    r->enqueued = done;
-    if (!r->on_prompt(r->user, read, total)) (void)di_core_cancel(engine->core, r->id);
+    if (!r->on_prompt(r->user, done, total)) (void)di_core_cancel(engine->core, r->id);
 }
 
 di_status di_engine_step(di_engine *engine, bool *busy, di_error *error) {

@@ -131,8 +131,8 @@ di_status di_core_submit(di_core *core, const di_core_request *request, uint64_t
  * before di_core_step returns. False: no such request (any more). */
 bool di_core_cancel(di_core *core, uint64_t id);
 
-/* How far the rows of a request's known tokens are: enqueued, and all, without those that were found
- * in the cache. False: it was not admitted yet, or is no more. */
+/* How far the rows of a request's known tokens are: computed, and all, without those that were found
+ * in the cache. Between steps. False: it was not admitted yet, or is no more. */
 bool di_core_prompt(const di_core *core, uint64_t id, int64_t *done, int64_t *total);
 
 /* Never-sampled ids: a mask of ceil(V / 32) words, bit set: allowed; copied. Default: all allowed.

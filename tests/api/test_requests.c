@@ -238,8 +238,12 @@ static void test_prompt_progress(void **state) {
                          DI_OK);
         reading whole = {0}, stopped = {.stop_after = 3}, after = {0};
         read_long(engine, 100, &whole);
-        assert_int_equal(whole.n, ahead ? 4 : 3);
-        for (int i = 0; i < whole.n; i++) assert_int_equal(whole.done[i], 16 * (i + !ahead));
+        /* A step in flight is not read; whether there is one is the engine's choice. */
+        assert_true(whole.n == 3 || (ahead && whole.n == 4));
+        for (int i = 0; i < whole.n; i++) {
+            int64_t behind = 16 * (i + 1) - whole.done[i];
+            assert_true(behind == 0 || (ahead && behind == 16));
+        }
         assert_int_equal(whole.total, LONG);
         assert_int_equal(whole.tokens.n_tokens[0], 3);
         read_long(engine, 200, &stopped); /* false: it ends, and the engine goes on */
