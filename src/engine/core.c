@@ -99,7 +99,7 @@ static bool take_step(di_core *core, core__step *step) {
     bool ok = true;
     step->blocks = take(batch, sizeof *step->blocks, &ok);
     step->outs = take(outs, sizeof *step->outs, &ok);
-    step->drafted = take(batch, sizeof *step->drafted, &ok);
+    step->columns = take(batch, sizeof *step->columns, &ok);
     step->first = take(batch, sizeof *step->first, &ok);
     step->results.block_rows = take(batch, sizeof *step->results.block_rows, &ok);
     step->results.tokens = take(outs, sizeof *step->results.tokens, &ok);
@@ -111,7 +111,7 @@ static bool take_step(di_core *core, core__step *step) {
 static void free_step(core__step *step) {
     free(step->blocks);
     free(step->outs);
-    free(step->drafted);
+    free(step->columns);
     free(step->first);
     free(step->results.block_rows);
     free(step->results.tokens);

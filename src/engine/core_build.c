@@ -39,44 +39,37 @@ static di_sample_params sampling_params(di_core *core, const core__sequence *s) 
     return p;
 }
 
-/* The sequence will have a token sampled that no step has read: it can be drafted for. */
-static void draft_for(di_core *core, core__sequence *s, const di_sample_params *params) {
-    core__step *step = core->building;
-    int64_t room = core->max_out < core->options.max_rows ? core->max_out : core->options.max_rows;
-    bool wanted = core->drafting.drafts && s->n_ids + s->n_unread < s->max_ids;
-    s->drafted = wanted && (int64_t)(step->n_drafted + 1) * core->spec.block <= room;
-    if (!s->drafted) return;
-    int32_t at = step->n_drafted++;
+/* ---- Rows ---- */
+
+/* Returns the column of its drafts. */
+static int32_t draft_for(di_core *core, const core__sequence *s, const di_sample_params *params) {
+    int32_t at = core->building->n_drafted++;
     core->draft_slots[at] = s->slot;
     core->draft_params[at] = *params;
     if (s->law == DI_SPEC_REJECT) core->draft_params[at].noise = DI_NOISE_ROUND;
-    step->drafted[at] = owner_of(s);
+    return at;
 }
-
-/* ---- Rows ---- */
 
 static void add_block(di_core *core, core__sequence *s) {
     core__step *step = core->building;
     int32_t at = step->n_blocks++;
     core->params[at] = sampling_params(core, s);
     core->blocks[at] = (di_decode){s->slot, s->most, (int32_t)s->law, s->law == DI_SPEC_REJECT};
+    step->columns[at] = s->most > 0 ? draft_for(core, s, &core->params[at]) : -1;
     step->blocks[at] = owner_of(s);
     step->wants_logits |= s->request->given.top_logprobs > 0;
     s->n_unread++;
-    draft_for(core, s, &core->params[at]);
 }
 
 static void ask_for_logits(di_core *core, core__sequence *s, int64_t position, bool samples) {
     core__step *step = core->building;
     int32_t at = step->n_outs++, param = step->n_blocks + at;
-    assert(step->n_blocks + core->drafting.n_verified + step->n_outs <= core->max_out);
+    assert(step->n_blocks + core->n_verified + step->n_outs <= core->max_out);
     core->out_rows[at] = step->n_rows;
     step->outs[at] = (core__out){owner_of(s), position, samples};
     core->params[param] = samples ? sampling_params(core, s) : scoring_params(s);
     step->wants_logits |= !samples || s->request->given.top_logprobs > 0;
-    if (!samples) return;
-    s->n_unread++;
-    draft_for(core, s, &core->params[param]);
+    s->n_unread += samples;
 }
 
 static void add_rows(di_core *core, core__sequence *s) {
@@ -99,10 +92,9 @@ void core__build(di_core *core) {
     core__step *step = core->building;
     step->n_rows = step->n_prompt_rows = step->n_blocks = step->n_outs = 0;
     step->n_drafted = step->n_first = 0;
-    step->n_verified = core->drafting.n_verified;
+    step->n_verified = core->n_verified;
     step->wants_logits = false;
-    step->context_class = core->drafting.context_class;
-    step->number = (int64_t)core->stats.steps;
+    step->context_class = core->context_class;
     core->n_biases = 0;
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];
@@ -110,7 +102,6 @@ void core__build(di_core *core) {
     }
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];
-        if (!s->block && s->drafted) core__spec_forget(core, s);
         if (s->n_rows > 0) add_rows(core, s);
     }
 }

@@ -142,17 +142,19 @@ static di_status deliver_tokens(di_core *core, const core__owner *owner, int32_t
     return DI_OK;
 }
 
-static di_status deliver_block(di_core *core, const core__owner *owner, int32_t rows,
-                               const core__step *step, int64_t at, di_error *error) {
+/* Block b has `rows` results from `at` on. */
+static di_status deliver_block(di_core *core, const core__step *step, int32_t b, int32_t rows,
+                               int64_t at, di_error *error) {
+    const core__owner *owner = &step->blocks[b];
     core__sequence *s = owner->sequence;
-    int32_t kept = 0;
+    int32_t kept = 0, column = step->columns[b];
     while (kept < rows && step->results.tokens[at + kept] != -1) kept++;
     if (!core__is_current(owner)) return DI_OK;
     di_context_settle(core->context, s->slot, rows, kept);
     s->n_unread--;
     s->n_done += kept;
     if (s->n_done > s->n_high) s->n_high = s->n_done;
-    if (rows > 1) core__spec_observe(core, s, rows - 1, kept - 1);
+    if (column >= 0) core__spec_learn(core, s, step, column, rows - 1, kept - 1);
     DI_TRY(deliver_tokens(core, owner, kept, step, at, error));
     return core__is_current(owner) ? core__settle(core, s, error) : DI_OK;
 }
@@ -161,7 +163,7 @@ static di_status deliver_blocks(di_core *core, core__step *step, int64_t *at, di
     for (int32_t b = 0; b < step->n_blocks; b++) {
         int32_t rows = step->results.block_rows[b];
         release(&step->blocks[b]);
-        DI_TRY(deliver_block(core, &step->blocks[b], rows, step, *at, error));
+        DI_TRY(deliver_block(core, step, b, rows, *at, error));
         *at += rows;
     }
     return DI_OK;
@@ -182,14 +184,6 @@ static di_status deliver_outs(di_core *core, core__step *step, int64_t at, di_er
                               step->results.logprobs[at], logits, error));
     }
     return DI_OK;
-}
-
-static void deliver_drafts(di_core *core, core__step *step) {
-    for (int32_t i = 0; i < step->n_drafted; i++) {
-        release(&step->drafted[i]);
-        if (!core__is_current(&step->drafted[i])) continue;
-        core__spec_learn(core, step->drafted[i].sequence, step, i);
-    }
 }
 
 /* Time between two steps counts as a gap when the second was enqueued because the first had been:
@@ -214,7 +208,6 @@ di_status core__deliver(di_core *core, core__step *step, di_error *error) {
     DI_TRY(deliver_first_tokens(core, step, error));
     DI_TRY(deliver_blocks(core, step, &at, error));
     DI_TRY(deliver_outs(core, step, at, error));
-    deliver_drafts(core, step);
     di_ahead_ends(&core->ahead, step->n_blocks, step->n_ended);
     return DI_OK;
 }

@@ -44,15 +44,10 @@ struct core__sequence {
     int32_t n_names;
 
     /* While it runs: */
-    uint32_t stay;         /* counts its stays in slots: results of an earlier one are nobody's */
-    bool decoding;         /* the rows of all its tokens are enqueued */
-    int32_t n_unread;      /* enqueued steps that will give it a token, at least, each */
-    bool drafted;          /* the last step drafted for it */
-    double *survival[2];   /* [block]: of the drafts it had last, and before; 1 when it had none */
-    int64_t learned_at[2]; /* the steps that made those drafts */
-    int64_t forgot_at;     /* drafts of earlier steps are nothing to learn from */
-    float *confidence;     /* [block]: of the drafts it had last */
-    bool has_confidence;
+    uint32_t stay;    /* counts its stays in slots: results of an earlier one are nobody's */
+    bool decoding;    /* the rows of all its tokens are enqueued */
+    int32_t n_unread; /* enqueued steps that will give it a token, at least, each */
+    double *survival; /* [block]: of the drafts it had last; 1 when it had none */
 
     int32_t n_rows; /* in the step that is being built: of its tokens */
     bool block;     /* or its block, */
@@ -102,12 +97,11 @@ typedef struct core__out {
 } core__out;
 
 typedef struct core__step {
-    int64_t number;
     int32_t n_rows, n_prompt_rows, n_blocks, n_verified, n_outs, n_drafted;
-    core__owner *blocks;  /* [max_batch]; their results come first */
-    core__out *outs;      /* [max_out]; then these */
-    core__owner *drafted; /* [max_batch]: sequences that the step drafted for, by column */
-    core__owner *first;   /* [max_batch]: whose first token has no log-probability */
+    core__owner *blocks; /* [max_batch]; their results come first */
+    core__out *outs;     /* [max_out]; then these */
+    int32_t *columns;    /* [max_batch]: where a block's drafts stand, -1: it has none */
+    core__owner *first;  /* [max_batch]: whose first token has no log-probability */
     int32_t n_first;
     bool wants_logits;
     bool alone;      /* nothing was in flight when it was enqueued */
@@ -115,7 +109,7 @@ typedef struct core__step {
     int32_t context_class;
     di_fetch results;          /* [max_batch], [max_out] */
     float *confidence;         /* [block][n_drafted] */
-    double begin, middle, end; /* seconds of the stream: before, before drafting, after */
+    double begin, middle, end; /* seconds of the stream: before, behind the drafts, after */
     uint64_t mark;
 } core__step;
 
@@ -124,24 +118,16 @@ enum { CORE__STEPS = 2 };
 /* ---- Speculation (core_spec.c) ---- */
 
 typedef struct core__spec {
-    int32_t
-        block; /* drafts of a sequence; 0: no draft layers, or off: then there is `verify` only */
+    int32_t block; /* drafts of a sequence; 0: off, and there is `verify` only */
     di_spec_calibration *calibration;
     di_spec_cost *verify, *draft; /* by rows of the step; by sequences drafted for */
     di_spec_probe probe;
-    bool probing;     /* the drafts that are there are to be looked at, whatever they cost */
-    double *survival; /* [max_batch][block] */
+    double *survival;                /* [max_batch][block] */
     int32_t *limit, *lengths, *heap; /* [max_batch] */
     double *step_s;                  /* [max_batch * block + 1] */
     float *temperatures;             /* [DI_LAWS][block] */
+    float *confidence;               /* [block] */
 } core__spec;
-
-/* What the step that is being built does with drafts. */
-typedef struct core__drafting {
-    int32_t n_verified; /* of those that are there */
-    bool drafts;        /* new ones for the next step */
-    int32_t context_class;
-} core__drafting;
 
 /* ---- Window snapshots (core_snapshot.c) ---- */
 
@@ -204,7 +190,7 @@ struct di_core {
     uint32_t *masks; /* [2][ceil(V / 32)]: what may be sampled; nothing */
     float *logits;   /* [max_out][V] */
     int32_t n_biases;
-    core__drafting drafting;
+    int32_t n_verified, context_class; /* drafts to verify; of those that decode */
     core__spec spec;
     di_core_force force;
     void *force_user;
@@ -331,25 +317,24 @@ di_status core__schedule(di_core *core, bool *again, di_error *error);
 
 /* ---- core_build.c ---- */
 
-/* The step as it was scheduled, with what drafting for the next one needs. */
+/* The step as it was scheduled. */
 void core__build(di_core *core);
 
 /* ---- core_spec.c ---- */
 
 di_status core__spec_init(di_core *core, di_error *error);
 void core__spec_deinit(core__spec *spec);
-/* n_blocks sequences of order have blocks, of which those with most > 0 have drafts; room: rows
- * that are left for drafts. */
-core__drafting core__spec_plan(di_core *core, int32_t room);
-/* What a block's results teach, and a step's times. */
-void core__spec_observe(di_core *core, core__sequence *s, int32_t n_verified, int32_t n_accepted);
+/* How many drafts the step verifies: n_blocks sequences of order have blocks, each may have `most`
+ * drafts, and room rows are left. */
+int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room);
+/* What became of the drafts of s, in a column of the step; and a step's times. */
+void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column,
+                      int32_t n_verified, int32_t n_accepted);
 void core__spec_time(di_core *core, const core__step *step);
 /* Seconds by which a step would be shorter without one of its blocks, draft included. */
 double core__spec_block_seconds(const di_core *core, const core__step *step);
-/* Confidences of what the step drafted for s. */
-void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column);
-/* Drafts of s were not verified: the same may come again, and nothing may have been learnt of them
- * (spec_schedule.h). Also for one that comes into a slot. */
+/* s comes into a slot: nothing is known of its drafts, of which some may come again that a
+ * pre-empted step had (spec_schedule.h). */
 void core__spec_forget(di_core *core, core__sequence *s);
 const float *core__spec_temperatures(di_core *core);
 /* core_profile.c: times steps of all sizes on empty sequences, before there are requests. */

@@ -117,11 +117,8 @@ static bool fill_sequence(const di_core *core, core__request *r, core__sequence 
     if (r->given.prompt_logprobs) s->n_scored = 0;
     s->ids = di_arena_alloc(&r->arena, (size_t)max_ids * sizeof *s->ids);
     s->names = di_arena_alloc(&r->arena, n_names * sizeof *s->names);
-    s->confidence = di_arena_alloc(&r->arena, block * sizeof *s->confidence);
-    for (int32_t i = 0; i < 2; i++) {
-        s->survival[i] = di_arena_alloc(&r->arena, block * sizeof *s->survival[i]);
-    }
-    if (!s->ids || !s->names || !s->confidence || !s->survival[0] || !s->survival[1]) return false;
+    s->survival = di_arena_alloc(&r->arena, block * sizeof *s->survival);
+    if (!s->ids || !s->names || !s->survival) return false;
     memcpy(s->ids, ids, (size_t)r->n_known * sizeof *ids);
     choose_law(core, s);
     return true;

@@ -55,14 +55,16 @@ static int64_t block_end(const di_core *core, const core__sequence *s, int32_t m
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Gives s a block unless it has all its tokens, read or not. */
-static bool give_block(di_core *core, core__sequence *s) {
+/* Gives s a block unless it has all its tokens, read or not; with drafts for so many sequences as
+ * a draft pass has room for. */
+static bool give_block(di_core *core, core__sequence *s, int32_t *n_drafted) {
     int64_t sure = s->n_ids + s->n_unread;
     int64_t room = smaller(capacity(s), core->options.max_context) - block_end(core, s, 0);
     if (!s->decoding || sure >= s->max_ids || room < 0) return false;
     s->block = true;
-    if (s->drafted) {
+    if ((int64_t)(*n_drafted + 1) * core->spec.block <= core->max_out) {
         s->most = (int32_t)smaller(di_spec_limit(core->spec.block, s->max_ids - sure), room);
+        *n_drafted += s->most > 0;
     }
     return true;
 }
@@ -106,22 +108,22 @@ static void forget_drafts(di_core *core) {
 }
 
 static void divide_rows(di_core *core) {
-    int32_t biases = CORE__MAX_BIASES, n_blocks = 0, n_prompts = 0;
+    int32_t biases = CORE__MAX_BIASES, n_blocks = 0, n_prompts = 0, n_drafted = 0;
     int64_t prompt_rows = 0;
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];
         if (!takes_biases(s, &biases)) continue;
-        n_blocks += give_block(core, s);
+        n_blocks += give_block(core, s, &n_drafted);
         n_prompts += !s->decoding;
         prompt_rows += usable_rows(s);
     }
     int64_t left = core->options.max_rows - n_blocks;
     int64_t room =
         smaller(left - smaller(prompt_rows, left / 2), core->max_out - n_blocks - n_prompts);
-    core->drafting = core__spec_plan(core, room > 0 ? (int32_t)room : 0);
-    if (core->drafting.n_verified == 0) forget_drafts(core);
-    left -= core->drafting.n_verified;
-    budget rest = {left, core->max_out - n_blocks - core->drafting.n_verified - n_prompts};
+    core->n_verified = core__spec_plan(core, n_blocks, room > 0 ? (int32_t)room : 0);
+    if (core->n_verified == 0) forget_drafts(core);
+    left -= core->n_verified;
+    budget rest = {left, core->max_out - n_blocks - core->n_verified - n_prompts};
     for (int32_t i = 0; i < core->n_order; i++) {
         rest.scoring += core__scores(core->order[i]) && !core->order[i]->decoding;
     }
@@ -155,7 +157,7 @@ static di_status take_pages(di_core *core, bool *again, di_error *error) {
         }
         if (ok) most += s->most;
     }
-    if (core->drafting.n_verified > most) core->drafting.n_verified = most;
+    if (core->n_verified > most) core->n_verified = most;
     return DI_OK;
 }
 

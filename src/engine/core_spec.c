@@ -1,10 +1,10 @@
-/* Speculation as the engine lives it: what drafts are there, how many of them the next step
- * verifies, whether new ones are made, and what results teach. The decisions themselves are pure
- * functions (spec_schedule.h, spec_calibrate.h, spec_cost.h).
+/* Speculation as the engine lives it: for whom the next step drafts, how many of the drafts it
+ * verifies, and what results teach. The decisions themselves are pure functions (spec_schedule.h,
+ * spec_calibrate.h, spec_cost.h).
  *
- * A step verifies what the step before drafted, and drafts for the step behind. Whether drafts pay
- * is decided from survivals that were read: of drafts two steps old with a step in flight, one
- * without. Which of them are verified the device decides, from its own (ops.h, allot).
+ * A step drafts for those that decode and verifies the drafts at once. Whether that pays is decided
+ * before, from survivals that were read: of drafts of earlier steps, two steps old with a step in
+ * flight. Which of the new ones are verified the device decides, from their own (ops.h, allot).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +69,7 @@ di_status core__spec_init(di_core *core, di_error *error) {
     spec->heap = take(batch, sizeof *spec->heap, &ok);
     spec->step_s = take(batch * block + 1, sizeof *spec->step_s, &ok);
     spec->temperatures = take(DI_LAWS * block, sizeof *spec->temperatures, &ok);
+    spec->confidence = take(block, sizeof *spec->confidence, &ok);
     if (!ok) return di_fail(error, DI_ERR_MEMORY, "out of memory: speculation");
     di_spec_calibrate_init(spec->calibration);
     di_spec_cost_init(spec->draft, &draft);
@@ -85,66 +86,41 @@ void core__spec_deinit(core__spec *spec) {
     free(spec->heap);
     free(spec->step_s);
     free(spec->temperatures);
+    free(spec->confidence);
 }
 
 /* ---- Deciding ---- */
 
-/* The blocks of the step, as they will be once they have drafts. Returns their number. */
-static int32_t gather(di_core *core, int32_t *n_verifiable) {
+/* The blocks that can have drafts, as far as their survivals go. Returns how many. */
+static int32_t gather(di_core *core) {
     core__spec *spec = &core->spec;
     int32_t n = 0, block = spec->block;
-    *n_verifiable = 0;
     for (int32_t i = 0; i < core->n_order; i++) {
         const core__sequence *s = core->order[i];
-        if (!s->block) continue;
-        /* Not from the drafts that this step will verify. */
-        int32_t old = s->learned_at[0] + 2 <= (int64_t)core->stats.steps ? 0 : 1;
-        memcpy(spec->survival + (int64_t)n * block, s->survival[old],
+        if (s->most == 0) continue;
+        memcpy(spec->survival + (int64_t)n * block, s->survival,
                (size_t)block * sizeof *spec->survival);
-        spec->limit[n++] = di_spec_limit(block, s->max_ids - s->n_ids - s->n_unread);
-        *n_verifiable += s->most;
+        spec->limit[n++] = s->most;
     }
     return n;
 }
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* Drafts that exist cost nothing any more; how many of them to look at. */
-static int32_t verify_existing(core__spec *spec, const di_core *core, di_spec_costs *costs,
-                               int32_t n) {
-    const di_spec_batch batch = {n, spec->block, spec->survival, spec->limit};
-    int32_t at = 0;
-    for (int32_t i = 0; i < core->n_order; i++) {
-        if (core->order[i]->block) spec->limit[at++] = core->order[i]->most;
-    }
-    costs->draft_s = 0;
-    return di_spec_choose(&batch, costs, spec->lengths, spec->heap).drafts;
-}
-
 /* Prompts in the step are left out: their rows are work that must be done once, whatever is drafted
  * beside them, and not the price of this step's tokens. */
-static core__drafting plan_best(di_core *core, int32_t room, int32_t n, int32_t n_verifiable) {
+static int32_t plan_best(di_core *core, int32_t n_blocks, int32_t n, int32_t most) {
     core__spec *spec = &core->spec;
     const di_spec_batch batch = {n, spec->block, spec->survival, spec->limit};
-    int32_t most = smaller(room, n * spec->block), class = core->drafting.context_class;
     di_spec_costs costs = {.step_s = spec->step_s,
                            .max_drafts = most,
                            .draft_s = di_spec_cost_seconds(spec->draft, 0, n),
-                           .tokens = n};
-    di_spec_cost_fill(spec->verify, class, n, most + 1, spec->step_s);
+                           .tokens = n_blocks};
+    di_spec_cost_fill(spec->verify, core->context_class, n_blocks, most + 1, spec->step_s);
     di_spec_plan plan = di_spec_choose(&batch, &costs, spec->lengths, spec->heap);
-    core__drafting drafting = {.drafts = plan.mode != DI_SPEC_OFF, .context_class = class};
     double excess = costs.draft_s + spec->step_s[most] - spec->step_s[0];
-    if (spec->probing && n_verifiable > 0) {
-        drafting.n_verified = smaller(n_verifiable, most);
-    } else if (n_verifiable > 0) {
-        drafting.n_verified = verify_existing(spec, core, &costs, n);
-    }
-    spec->probing = false;
-    if (!drafting.drafts && most > 0 && di_spec_probe_due(&spec->probe, spec->step_s[0], excess)) {
-        drafting.drafts = spec->probing = true;
-    }
-    return drafting;
+    if (plan.mode != DI_SPEC_OFF) return plan.drafts;
+    return di_spec_probe_due(&spec->probe, spec->step_s[0], excess) ? most : 0;
 }
 
 /* Mean context of those that decode: what the cost of a step also hangs on. */
@@ -159,56 +135,42 @@ static int32_t context_class(const di_core *core) {
     return di_spec_cost_class(n ? sum / n : 0);
 }
 
-core__drafting core__spec_plan(di_core *core, int32_t room) {
-    int32_t n_verifiable;
-    if (core->spec.block == 0) return (core__drafting){0};
-    int32_t n = gather(core, &n_verifiable);
-    core->drafting.context_class = context_class(core);
-    /* Prompts that end in the step are drafted for as well: their first block comes next. */
-    if (n == 0 || core->options.spec == DI_SPEC_FIXED) {
-        return (core__drafting){.n_verified = smaller(n_verifiable, room),
-                                .drafts = true,
-                                .context_class = core->drafting.context_class};
-    }
-    return plan_best(core, room, n, n_verifiable);
+int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room) {
+    int32_t most = 0;
+    core->context_class = context_class(core);
+    for (int32_t i = 0; i < core->n_order; i++) most += core->order[i]->most;
+    most = smaller(most, room);
+    if (most == 0 || core->options.spec == DI_SPEC_FIXED) return most;
+    return plan_best(core, n_blocks, gather(core), most);
 }
 
 /* ---- Learning ---- */
 
 void core__spec_forget(di_core *core, core__sequence *s) {
-    s->drafted = false;
-    s->has_confidence = false;
-    s->forgot_at = (int64_t)core->stats.steps;
-    s->learned_at[0] = s->learned_at[1] = -2;
-    for (int32_t k = 0; k < core->spec.block; k++) s->survival[0][k] = s->survival[1][k] = 1;
+    for (int32_t k = 0; k < core->spec.block; k++) s->survival[k] = 1;
 }
 
-void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column) {
-    int32_t block = core->spec.block, stride = step->n_drafted;
-    if (step->number < s->forgot_at) return;
-    for (int32_t k = 0; k < block; k++) s->confidence[k] = step->confidence[k * stride + column];
-    s->has_confidence = true;
-    memcpy(s->survival[1], s->survival[0], (size_t)block * sizeof *s->survival[0]);
-    s->learned_at[1] = s->learned_at[0];
-    s->learned_at[0] = step->number;
-    di_spec_survivals(core->spec.calibration, s->law, s->confidence, block, s->survival[0]);
-}
-
-void core__spec_observe(di_core *core, core__sequence *s, int32_t n_verified, int32_t n_accepted) {
-    core->stats.draft_blocks++;
+void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column,
+                      int32_t n_verified, int32_t n_accepted) {
+    core__spec *spec = &core->spec;
+    int32_t block = spec->block;
+    for (int32_t k = 0; k < block; k++) {
+        spec->confidence[k] = step->confidence[k * step->n_drafted + column];
+    }
+    core->stats.draft_blocks += n_verified > 0;
     core->stats.accepted += (uint64_t)n_accepted;
-    if (!s->has_confidence) return;
-    di_spec_observe(core->spec.calibration, s->law, s->confidence, n_verified, n_accepted);
+    di_spec_survivals(spec->calibration, s->law, spec->confidence, block, s->survival);
+    di_spec_observe(spec->calibration, s->law, spec->confidence, n_verified, n_accepted);
 }
 
 void core__spec_time(di_core *core, const core__step *step) {
     core__spec *spec = &core->spec;
     if (step->n_rows == 0) { /* prompts cost otherwise */
         di_spec_cost_record(spec->verify, (int64_t)step->n_blocks + step->n_verified,
-                            step->context_class, step->middle - step->begin);
+                            step->context_class, step->end - step->middle);
     }
     if (step->n_drafted > 0) {
-        di_spec_cost_record(spec->draft, step->n_drafted, 0, step->end - step->middle);
+        di_spec_cost_record(spec->draft, step->n_drafted, 0, step->middle - step->begin);
     }
 }
 

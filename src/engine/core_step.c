@@ -11,19 +11,32 @@
 
 /* ---- Enqueued ---- */
 
-/* The test's drafts in place of those of a step that was just read: whoever ended in it is still in
- * memory. */
+/* The test's drafts in place of those that were just made. */
 static di_status force_drafts(di_core *core, const core__step *step, di_error *error) {
     int32_t block = core->spec.block;
-    if (!core->force || step->n_drafted == 0) return DI_OK;
+    if (!core->force) return DI_OK;
     DI_TRY(di_context_read_drafts(core->context, core->forced, NULL, error));
-    for (int32_t i = 0; i < step->n_drafted; i++) {
-        const core__sequence *s = step->drafted[i].sequence;
-        if (!core__is_current(&step->drafted[i])) continue;
+    for (int32_t b = 0; b < step->n_blocks; b++) {
+        const core__sequence *s = step->blocks[b].sequence;
+        if (step->columns[b] < 0) continue;
         core->force(core->force_user, s->request->id, s->choice, s->ids, s->n_ids,
-                    core->forced + (int64_t)i * block);
+                    core->forced + (int64_t)step->columns[b] * block);
     }
     return di_context_put_drafts(core->context, core->forced, error);
+}
+
+static di_status enqueue_draft(di_core *core, const core__step *step, di_error *error) {
+    if (step->n_drafted == 0) return DI_OK;
+    di_draft_step draft = {.slots = core->draft_slots,
+                           .n = step->n_drafted,
+                           .params = core->draft_params,
+                           .biases = core->biases,
+                           .n_biases = core->n_biases,
+                           .masks = core->masks,
+                           .n_masks = 2};
+    DI_TRY(di_draft(core->context, &draft, error));
+    di_context_fetch_drafts(core->context, NULL, step->confidence);
+    return force_drafts(core, step, error);
 }
 
 static di_status enqueue_forward(di_core *core, const core__step *step, di_error *error) {
@@ -45,20 +58,6 @@ static di_status enqueue_forward(di_core *core, const core__step *step, di_error
     di_fetch results = step->results;
     results.logits = step->wants_logits ? core->logits : NULL;
     di_context_fetch(core->context, &results);
-    return DI_OK;
-}
-
-static di_status enqueue_draft(di_core *core, const core__step *step, di_error *error) {
-    if (step->n_drafted == 0) return DI_OK;
-    di_draft_step draft = {.slots = core->draft_slots,
-                           .n = step->n_drafted,
-                           .params = core->draft_params,
-                           .biases = core->biases,
-                           .n_biases = core->n_biases,
-                           .masks = core->masks,
-                           .n_masks = 2};
-    DI_TRY(di_draft(core->context, &draft, error));
-    di_context_fetch_drafts(core->context, NULL, step->confidence);
     return DI_OK;
 }
 
@@ -85,9 +84,9 @@ static void count(di_core *core, const core__step *step) {
 
 static di_status enqueue(di_core *core, core__step *step, di_error *error) {
     di_context_stamp(core->context, &step->begin);
-    DI_TRY(enqueue_forward(core, step, error));
-    di_context_stamp(core->context, &step->middle);
     DI_TRY(enqueue_draft(core, step, error));
+    di_context_stamp(core->context, &step->middle);
+    DI_TRY(enqueue_forward(core, step, error));
     di_context_stamp(core->context, &step->end);
     step->mark = di_context_mark(core->context);
     count(core, step);
@@ -131,11 +130,7 @@ static di_status run_step(di_core *core, di_error *error) {
     DI_TRY(enqueue(core, step, error));
     DI_TRY(read_flying(core, error));
     core->flying = step;
-    if (!goes_ahead(core, step)) {
-        DI_TRY(read_flying(core, error));
-        return force_drafts(core, step, error);
-    }
-    return DI_OK;
+    return goes_ahead(core, step) ? DI_OK : read_flying(core, error);
 }
 
 /* The engine's own failure: nothing that it holds can be trusted any more. */

@@ -70,11 +70,25 @@ static bool keep_token(void *user, const di_core_token *token) {
     return true;
 }
 
+/* Drafts are made in the step that verifies them; their noise is that of the anchor's position, so
+ * the same ones can be had before. */
 static void see_current(di_core *core) {
-    size_t bytes = (size_t)core->spec.block * sizeof(double);
-    for (int32_t i = 0; i < core->options.max_batch; i++) {
-        core__sequence *s = core->slots[i].sequence;
-        if (s) memcpy(s->survival[1], s->survival[0], bytes);
+    di_error error;
+    float confidence[DI_OPS_MAX_BLOCK];
+    for (int32_t slot = 0; slot < core->options.max_batch; slot++) {
+        core__sequence *s = core->slots[slot].sequence;
+        if (!s || !s->decoding) continue;
+        di_sample_params p = s->request->given.sampling;
+        p.seed = s->seed;
+        p.slot = slot;
+        p.mask = -1;
+        p.noise = DI_NOISE_ROUND;
+        di_draft_step draft = {.slots = &slot, .n = 1, .params = &p};
+        if (di_draft(core->context, &draft, &error) != DI_OK) fail_msg("%s", error.message);
+        di_context_fetch_drafts(core->context, NULL, confidence);
+        if (di_context_wait(core->context, &error) != DI_OK) fail_msg("%s", error.message);
+        di_spec_survivals(core->spec.calibration, s->law, confidence, core->spec.block,
+                          s->survival);
     }
 }
 
