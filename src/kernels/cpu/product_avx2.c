@@ -9,6 +9,7 @@
 enum {
     ROW_CHUNK = 48,        /* x rows that pass over a tile while their block stays in L2 */
     LOW_TILE = 8,          /* weight rows of the lowest tile */
+    LONG_ROW = 1024,       /* values; see few_rows */
     L1_TILE = 4096,        /* values of a tile that stays in L1 beside x */
     TILE_LD = CPU_TILE_LD, /* floats between rows of a decoded tile */
 };
@@ -163,12 +164,13 @@ static void product_by_tiles(const di_matrix *w, int64_t n0, int32_t n, const fl
 }
 
 /* Up to how many rows decoding in registers is faster than tiles (measured on Zen 3): the more work
- * decoding is, the sooner it pays to do it once. */
+ * decoding is, the sooner it pays to do it once. For short rows tiles have less to set up; long ones
+ * come from memory, where fetching ahead counts. */
 static int32_t few_rows(di_dtype dtype, int32_t k) {
     switch (dtype) {
-    case DI_FP4_PAIR: return k < 256 ? 0 : 1; /* short rows: tiles have less to set up */
+    case DI_FP4_PAIR: return k < 256 ? 0 : k > LONG_ROW ? 2 : 1;
     case DI_F8_E4M3: return 3;
-    case DI_F32: return 4;
+    case DI_F32: return k > LONG_ROW ? CPU_FEW_ROWS : 4;
     default: return CPU_FEW_ROWS;
     }
 }
