@@ -122,6 +122,7 @@ typedef struct core__spec {
     di_spec_calibration *calibration;
     di_spec_cost *verify, *draft; /* by rows of the step; by sequences drafted for */
     di_spec_probe probe;
+    int32_t since_plain;             /* steps with drafts since one without */
     double *survival;                /* [max_batch][block] */
     int32_t *limit, *lengths, *heap; /* [max_batch] */
     double *step_s;                  /* [max_batch * block + 1] */

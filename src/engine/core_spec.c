@@ -107,6 +107,20 @@ static int32_t gather(di_core *core) {
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
+/* What was never measured is tried: with drafts first, which may be worth much. And while drafts pay,
+ * a step without them now and then keeps what they are compared with up to date. *n_verified: what
+ * the step does then. */
+static bool explores(core__spec *spec, int32_t n_blocks, int32_t n, int32_t most,
+                     int32_t *n_verified) {
+    enum { LOOK_EVERY = 64 };
+    bool drafts_known = di_spec_cost_known(spec->verify, (int64_t)n_blocks + most) &&
+                        di_spec_cost_known(spec->draft, n);
+    bool plain_known = di_spec_cost_known(spec->verify, n_blocks);
+    *n_verified = drafts_known ? 0 : most;
+    if (!drafts_known || !plain_known) return true;
+    return spec->since_plain++ >= LOOK_EVERY;
+}
+
 /* Prompts in the step are left out: their rows are work that must be done once, whatever is drafted
  * beside them, and not the price of this step's tokens. */
 static int32_t plan_best(di_core *core, int32_t n_blocks, int32_t n, int32_t most) {
@@ -141,7 +155,12 @@ int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room) {
     for (int32_t i = 0; i < core->n_order; i++) most += core->order[i]->most;
     most = smaller(most, room);
     if (most == 0 || core->options.spec == DI_SPEC_FIXED) return most;
-    return plan_best(core, n_blocks, gather(core), most);
+    int32_t n = gather(core), n_verified;
+    if (!explores(&core->spec, n_blocks, n, most, &n_verified)) {
+        n_verified = plan_best(core, n_blocks, n, most);
+    }
+    if (n_verified == 0) core->spec.since_plain = 0;
+    return n_verified;
 }
 
 /* ---- Learning ---- */

@@ -104,6 +104,16 @@ static bool measured(const di_spec_cost *cost, int32_t kind) {
     return false;
 }
 
+bool di_spec_cost_known(const di_spec_cost *cost, int64_t rows) {
+    int32_t last = di_spec_cost_knot(rows + rows / 4);
+    for (int32_t k = di_spec_cost_knot(rows - rows / 5); k <= last; k++) {
+        for (int32_t c = 0; c < DI_SPEC_COST_CLASSES; c++) {
+            if (counts(&cost->cells[c][k])) return true;
+        }
+    }
+    return false;
+}
+
 /* The class whose measurements serve `kind`, or -1. */
 static int32_t source_class(const di_spec_cost *cost, int32_t kind) {
     for (int32_t away = 0; away < DI_SPEC_COST_CLASSES; away++) {

@@ -100,6 +100,10 @@ void di_spec_cost_fill(const di_spec_cost *cost, int32_t context_class, int64_t 
 /* One estimate. */
 double di_spec_cost_seconds(const di_spec_cost *cost, int32_t context_class, int64_t rows);
 
+/* Whether steps of about so many rows, a quarter more or less, were measured, in any class: what is
+ * far from all measurements is a guess. */
+bool di_spec_cost_known(const di_spec_cost *cost, int64_t rows);
+
 /* ---- `--profile-steps` ---- */
 
 /* Appends the measurements as one JSON object, with a line for every cell that has samples (in the

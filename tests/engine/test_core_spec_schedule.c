@@ -96,13 +96,13 @@ static di_core_stats count_run(bool right) {
 
 static void test_counters(void **state) {
     (void)state;
-    /* One token from the prompt's row, then three blocks of five. Each step drafts for the next. */
+    /* One token from the prompt's row, then three blocks of five. A step drafts what it verifies. */
     di_core_stats stats = count_run(true);
     assert_int_equal(stats.steps, 4);
     assert_int_equal(stats.draft_blocks, 3);
     assert_int_equal(stats.verified, 12);
     assert_int_equal(stats.accepted, 12);
-    assert_int_equal(stats.drafted, 4 * BLOCK);
+    assert_int_equal(stats.drafted, 3 * BLOCK);
     assert_int_equal(stats.rows, PROMPT + 3 + 12);
     assert_int_equal(stats.prompt_rows, PROMPT);
     /* Fifteen blocks of one token; the last few may not emit more, so fewer drafts are looked at. */
@@ -111,7 +111,7 @@ static void test_counters(void **state) {
     assert_int_equal(stats.draft_blocks, 14);
     assert_int_equal(stats.verified, 11 * 4 + 3 + 2 + 1);
     assert_int_equal(stats.accepted, 0);
-    assert_int_equal(stats.drafted, 15 * BLOCK);
+    assert_int_equal(stats.drafted, 14 * BLOCK);
     assert_int_equal(stats.rows, PROMPT + 15 + 50);
 }
 
@@ -234,7 +234,7 @@ static void test_turns_off(void **state) {
     for (int i = 0; i < 4; i++) {
         course c = run_course(&toy, DI_SPEC_SCHEDULED, i % 2, i / 2);
         say(i % 2 ? "wrong, scheduled, ahead" : "wrong, scheduled", &c, &off);
-        assert_true(c.early > 0.9 * off.early && c.late > 0.97 * off.late);
+        assert_true(c.early > 0.9 * off.early && c.late > 0.95 * off.late);
         assert_true(c.stats.verified > c.middle.verified); /* it keeps looking */
         assert_int_equal(c.stats.accepted, 0);
     }

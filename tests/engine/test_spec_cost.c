@@ -270,6 +270,22 @@ static void check_round_trip(uint64_t seed) {
     di_buffer_free(&again);
 }
 
+/* A quarter more or less, in any class, once a median counts. */
+static void test_known(void **state) {
+    (void)state;
+    di_spec_cost_init(&cost, &linear_floor);
+    assert_false(di_spec_cost_known(&cost, 1));
+    for (int32_t i = 0; i < DI_SPEC_COST_MIN; i++) {
+        assert_false(di_spec_cost_known(&cost, 40));
+        assert_true(di_spec_cost_record(&cost, 40, 3, 0.01));
+    }
+    const int32_t near_ones[] = {32, 33, 40, 49, 50}, far_ones[] = {1, 31, 51, 200, 16384};
+    for (int32_t i = 0; i < 5; i++) {
+        assert_true(di_spec_cost_known(&cost, near_ones[i]));
+        assert_false(di_spec_cost_known(&cost, far_ones[i]));
+    }
+}
+
 static void test_round_trip(void **state) {
     (void)state;
     spec_each_seed(30, check_round_trip);
@@ -315,12 +331,12 @@ static void test_bad_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_floor),     cmocka_unit_test(test_seeds),
-        cmocka_unit_test(test_knots),     cmocka_unit_test(test_medians),
-        cmocka_unit_test(test_refuses),   cmocka_unit_test(test_interpolation),
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_monotonic), cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_floor),      cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_knots),      cmocka_unit_test(test_medians),
+        cmocka_unit_test(test_refuses),    cmocka_unit_test(test_interpolation),
+        cmocka_unit_test(test_order),      cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_known),      cmocka_unit_test(test_monotonic),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_bad_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
