@@ -222,7 +222,10 @@ static void give_up(bench *b, int32_t pattern, int32_t back) {
         expect_state(b, slot, n[slot] - 1, "dropped");
         int32_t taken = back < kept[slot] ? back : kept[slot] - 1;
         must(di_context_rewind(b->model.context, slot, taken, &error), &error);
-        expect_state(b, slot, n[slot] - 1 - taken, "taken back");
+        int32_t length = n[slot] - 1 - taken;
+        expect_state(b, slot, length, "taken back");
+        feed(b->model.context, slot, b->want[slot].ids + length, 5, false);
+        expect_state(b, slot, length + 5, "gone on");
     }
     expect_tokens(b, pattern);
 }
