@@ -47,7 +47,7 @@ struct core__sequence {
     uint32_t stay;    /* counts its stays in slots: results of an earlier one are nobody's */
     bool decoding;    /* the rows of all its tokens are enqueued */
     int32_t n_unread; /* enqueued steps that will give it a token, at least, each */
-    double *survival; /* [block]: of the drafts it had last; 1 when it had none */
+    double *survival; /* [block]: of the drafts it had last, or of others */
 
     int32_t n_rows; /* in the step that is being built: of its tokens */
     bool block;     /* or its block, */
@@ -128,6 +128,8 @@ typedef struct core__spec {
     double *step_s;                  /* [max_batch * block + 1] */
     float *temperatures;             /* [DI_LAWS][block] */
     float *confidence;               /* [block] */
+    /* [DI_LAWS][block]: survivals and their squares, running means over blocks; 1 at first */
+    double *mean, *mean_square;
 } core__spec;
 
 /* ---- Window snapshots (core_snapshot.c) ---- */
@@ -334,8 +336,7 @@ void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, 
 void core__spec_time(di_core *core, const core__step *step);
 /* Seconds by which a step would be shorter without one of its blocks, draft included. */
 double core__spec_block_seconds(const di_core *core, const core__step *step);
-/* s comes into a slot: nothing is known of its drafts, of which some may come again that a
- * pre-empted step had (spec_schedule.h). */
+/* s comes into a slot: of its drafts is expected what others of its law had lately. */
 void core__spec_forget(di_core *core, core__sequence *s);
 const float *core__spec_temperatures(di_core *core);
 /* core_profile.c: times steps of all sizes on empty sequences, before there are requests. */

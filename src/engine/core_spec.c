@@ -6,6 +6,7 @@
  * before, from survivals that were read: of drafts of earlier steps, two steps old with a step in
  * flight. Which of the new ones are verified the device decides, from their own (ops.h, allot).
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,7 +71,10 @@ di_status core__spec_init(di_core *core, di_error *error) {
     spec->step_s = take(batch * block + 1, sizeof *spec->step_s, &ok);
     spec->temperatures = take(DI_LAWS * block, sizeof *spec->temperatures, &ok);
     spec->confidence = take(block, sizeof *spec->confidence, &ok);
+    spec->mean = take(DI_LAWS * block, sizeof *spec->mean, &ok);
+    spec->mean_square = take(DI_LAWS * block, sizeof *spec->mean_square, &ok);
     if (!ok) return di_fail(error, DI_ERR_MEMORY, "out of memory: speculation");
+    for (size_t i = 0; i < DI_LAWS * block; i++) spec->mean[i] = spec->mean_square[i] = 1;
     di_spec_calibrate_init(spec->calibration);
     di_spec_cost_init(spec->draft, &draft);
     return DI_OK;
@@ -87,6 +91,8 @@ void core__spec_deinit(core__spec *spec) {
     free(spec->step_s);
     free(spec->temperatures);
     free(spec->confidence);
+    free(spec->mean);
+    free(spec->mean_square);
 }
 
 /* ---- Deciding ---- */
@@ -165,8 +171,28 @@ int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room) {
 
 /* ---- Learning ---- */
 
+/* A standard deviation above the mean: where drafts differ from answer to answer a new one is looked
+ * at, where all are poor it is not. */
 void core__spec_forget(di_core *core, core__sequence *s) {
-    for (int32_t k = 0; k < core->spec.block; k++) s->survival[k] = 1;
+    const core__spec *spec = &core->spec;
+    double before = 1;
+    for (int32_t k = 0; k < spec->block; k++) {
+        double mean = spec->mean[(int32_t)s->law * spec->block + k];
+        double square = spec->mean_square[(int32_t)s->law * spec->block + k];
+        before = fmin(before, mean + sqrt(fmax(0, square - mean * mean)));
+        s->survival[k] = before;
+    }
+}
+
+/* One block's survivals go into the running means of its law. */
+static void average(core__spec *spec, di_spec_law law, const double *survival) {
+    const double rate = 1.0 / 16;
+    double *mean = spec->mean + (int32_t)law * spec->block;
+    double *square = spec->mean_square + (int32_t)law * spec->block;
+    for (int32_t k = 0; k < spec->block; k++) {
+        mean[k] += rate * (survival[k] - mean[k]);
+        square[k] += rate * (survival[k] * survival[k] - square[k]);
+    }
 }
 
 void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column,
@@ -179,6 +205,7 @@ void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, 
     core->stats.draft_blocks += n_verified > 0;
     core->stats.accepted += (uint64_t)n_accepted;
     di_spec_survivals(spec->calibration, s->law, spec->confidence, block, s->survival);
+    average(spec, s->law, s->survival);
     di_spec_observe(spec->calibration, s->law, spec->confidence, n_verified, n_accepted);
 }
 

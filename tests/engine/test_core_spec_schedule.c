@@ -252,7 +252,8 @@ static void test_turns_on(void **state) {
         course c = run_course(&toy, DI_SPEC_SCHEDULED, i % 2, i / 2);
         say(i % 2 ? "right, scheduled, ahead" : "right, scheduled", &c, &off);
         assert_true(c.early > 0.95 * off.early);
-        assert_true(c.late > 0.95 * fixed.late);
+        /* Profiled, nothing but probes looks at drafts until they have told the truth. */
+        assert_true(c.late > (i / 2 ? 0.92 : 0.95) * fixed.late);
     }
 }
 
