@@ -37,7 +37,7 @@ static bool on_token(void *user, const di_core_token *t) {
     c->ids[c->n] = t->id;
     c->logprobs[c->n] = t->logprob;
     c->n_top = t->n_top;
-    memcpy(c->top[c->n], t->top, (size_t)t->n_top * sizeof *t->top);
+    if (t->n_top) memcpy(c->top[c->n], t->top, (size_t)t->n_top * sizeof *t->top);
     c->n++;
     if (t->index == r->cancel_at) assert_true(di_core_cancel(r->core, r->id));
     return t->index != r->stop_at;
