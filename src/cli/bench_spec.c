@@ -2,9 +2,10 @@
  *
  * Every side has its engine. So many requests as are asked for run all the time: when one ends, the
  * next prompt begins, until the first end after the last prompt was begun. Every prompt has been
- * read before, so that its beginning is in the cache. Speed is that of the tokens behind each
- * request's first, over the time from the first to the last of them, times the number of requests.
- * One run of each side that does not count goes before.
+ * read before, so that its beginning is in the cache. Speed: of one request at a time, the tokens
+ * behind each answer's first over the time from the first to the last of them; of several, all
+ * tokens of the run over its time, what is left of their prompts to read included, for it is read
+ * in the steps that decode. One run of each side that does not count goes before.
  */
 #include <math.h>
 #include <stdio.h>
@@ -66,10 +67,11 @@ static di_status submit(di_bench *b, contest *c, side *s, int64_t i, di_error *e
     return di_bench_submit(b, s->engine, &s->requests[i], error);
 }
 
-/* Runs until so few are left that they are not `at_once` any more, and drops those. */
-static di_status run(di_bench *b, contest *c, side *s, di_error *error) {
+/* Runs until so few are left that they are not `at_once` any more. */
+static di_status run(di_bench *b, contest *c, side *s, double *seconds, di_error *error) {
     int64_t begun = 0, running = 0;
     bool busy;
+    double begin = di_seconds();
     while (begun < c->n_requests || running >= c->at_once) {
         for (; running < c->at_once && begun < c->n_requests; begun++, running++) {
             DI_TRY(submit(b, c, s, begun, error));
@@ -78,14 +80,17 @@ static di_status run(di_bench *b, contest *c, side *s, di_error *error) {
         running = 0;
         for (int64_t i = 0; i < begun; i++) running += s->requests[i].running;
     }
+    *seconds = di_seconds() - begin;
     return DI_OK;
 }
 
-static di_status finish(contest *c, side *s, double *speed, di_error *error) {
-    double tokens = 0, seconds = 0;
+/* What is left of a run that took run_seconds is dropped. */
+static di_status finish(contest *c, side *s, double run_seconds, double *speed, di_error *error) {
+    double tokens = 0, all_tokens = 0, seconds = 0;
     for (int64_t i = 0; i < c->n_requests; i++) {
         di_bench_request *r = &s->requests[i];
         DI_TRY(di_bench_check(r, error));
+        all_tokens += (double)r->n_tokens;
         if (r->n_tokens > 1) {
             tokens += (double)(r->n_tokens - 1);
             seconds += r->last - r->first;
@@ -94,7 +99,7 @@ static di_status finish(contest *c, side *s, double *speed, di_error *error) {
         r->digest = 0; /* its answer is not whole */
         di_engine_cancel(s->engine, r->id);
     }
-    *speed = tokens / seconds * (double)c->at_once;
+    *speed = c->at_once == 1 ? tokens / seconds : all_tokens / run_seconds;
     return di_bench_drain(s->engine, error);
 }
 
@@ -108,10 +113,10 @@ static void add_stats(di_engine_stats *sum, const di_engine_stats *before,
 
 /* Pair -1 warms up: costs of steps and the calibration are learned, and it does not count. */
 static di_status measure(di_bench *b, contest *c, side *s, int pair, di_error *error) {
-    double speed;
+    double speed, seconds;
     di_engine_stats before = di_engine_get_stats(s->engine);
-    di_status status = run(b, c, s, error);
-    if (status == DI_OK) status = finish(c, s, &speed, error);
+    di_status status = run(b, c, s, &seconds, error);
+    if (status == DI_OK) status = finish(c, s, seconds, &speed, error);
     if (status != DI_OK || pair < 0) return status;
     s->speed[pair] = speed;
     di_engine_stats after = di_engine_get_stats(s->engine);
