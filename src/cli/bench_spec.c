@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "cli/bench_tasks.h"
+#include "cli/terminal.h"
 
 enum { USUAL_ANSWER = 128, USUAL_LINES = 32, LEAST_REQUESTS = 8, MAX_SIDES = 5 };
 
