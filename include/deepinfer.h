@@ -163,7 +163,7 @@ typedef struct di_engine_options {
     /* 1 (default): the next step is enqueued before the one before it is read, where that saves more
      * than what runs past the ends of answers; 0: always after. Answers do not depend on it. */
     int32_t steps_ahead;
-    bool penalties;  /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
+    bool penalties; /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
     /* Upper bound in bytes of everything: program, state, workspace, buffers of a score, and the
      * weights that are resident at a time. Weights that do not fit are read again layer by layer;
      * single rows of the Engram tables and of the embedding do not count then, the system drops

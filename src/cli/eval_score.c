@@ -99,7 +99,7 @@ static bool row_difference(void *user, size_t item, double *value) {
     if (item >= r->first->n_items || item >= r->second->n_items) return false;
     const di_eval_result *a = &r->first->results[item], *b = &r->second->results[item];
     if (!is_scored(a) || !is_scored(b)) return false;
-    r->same += memcmp(&a->logprobs, &b->logprobs, sizeof a->logprobs) == 0;
+    r->same += !(a->logprobs < b->logprobs || a->logprobs > b->logprobs);
     *value = nats_of(b) - nats_of(a);
     return true;
 }

@@ -13,7 +13,7 @@
 #define INSPECT DI_VERB_BIT(DI_VERB_INSPECT)
 #define SYNTH DI_VERB_BIT(DI_VERB_SYNTH)
 #define HELP DI_VERB_BIT(DI_VERB_HELP)
-#define REQUESTS (BATCH | BENCH | EVAL)          /* verbs with many requests at a time */
+#define REQUESTS (BATCH | BENCH | EVAL)         /* verbs with many requests at a time */
 #define NETWORK (RUN | CHAT | SCORE | REQUESTS) /* verbs that load weights */
 #define ALL (NETWORK | TOKENIZE | INSPECT | SYNTH | HELP)
 
