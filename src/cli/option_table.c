@@ -41,7 +41,8 @@ const di_option di_options[DI_N_OPTIONS] = {
                 "not fit beside the rest are read again layer by layer."},
     [DI_OPT_CONTEXT] = {.name = "context", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
         .value = "N", .unit = "tokens", .min = 1, .max = 1073741824.0,
-        .default_note = "the model's, at most 32768", .verbs = NETWORK | INSPECT,
+        .default_note = "the model's, at most 32768; bench: what a measurement needs",
+        .verbs = NETWORK | INSPECT,
         .help = "Longest sequence, prompt and answer together."},
     [DI_OPT_CHUNK] = {.name = "chunk", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
         .value = "N", .unit = "tokens", .min = 1, .max = 65536, .default_value = "256",
@@ -62,12 +63,14 @@ const di_option di_options[DI_N_OPTIONS] = {
         .value = "N", .unit = "sequences", .min = 1, .max = 4096, .default_value = "16",
         .verbs = REQUESTS,
         .help = "Answers computed at the same time. A step has at least so many rows, whatever "
-                "--chunk says. The answers do not depend on it."},
+                "--chunk says. The answers do not depend on it. In bench, for latency alone."},
     [DI_OPT_REPLAY] = {.name = "replay", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
         .value = "MODE", .choices = "exact|stable|bounded", .default_value = "exact",
         .verbs = RUN | CHAT | REQUESTS,
         .help = "How the windows behind a cached beginning are made. exact gives the bits of a "
-                "request that runs alone; stable and bounded compute less."},
+                "request that runs alone. stable and bounded compute less and give other answers: "
+                "stable the same ones whatever is cached, bounded such as may depend on where a "
+                "cached beginning ends."},
     [DI_OPT_PREFIX_CACHE] = {.name = "prefix-cache", .type = DI_TYPE_CHOICE,
         .group = DI_GROUP_MACHINE, .value = "on|off", .choices = "on|off", .default_value = "on",
         .verbs = RUN | CHAT | REQUESTS,
@@ -76,22 +79,23 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_WINDOW_CACHE] = {.name = "window-cache", .type = DI_TYPE_SIZE,
         .group = DI_GROUP_MACHINE, .value = "BYTES", .min = 0, .max = 1125899906842624.0,
         .default_value = "256M",
-        .default_note = "256M; chat: 32M, at most a 16th of --memory; run: 0",
+        .default_note = "256M; chat: 32M, at most a 16th of --memory; run, eval --compare: 0",
         .verbs = RUN | CHAT | REQUESTS,
         .help = "Memory for snapshots of windows, by which a cached beginning goes on at once; "
                 "part of --memory."},
     [DI_OPT_SPEC] = {.name = "spec", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
         .value = "MODE", .choices = "off|fixed|scheduled",
-        .default_note = "scheduled where the model has draft layers",
+        .default_note = "scheduled where the model has draft layers; bench: off, but in latency",
         .verbs = RUN | CHAT | REQUESTS | INSPECT,
-        .help = "Drafts of the model's own draft layers, verified in the next step: fixed takes "
-                "all, scheduled as many as pay."},
+        .help = "Drafts of the model's own draft layers, verified in the step that makes them: "
+                "fixed takes all, scheduled as many as pay."},
     [DI_OPT_SPEC_SAMPLING] = {.name = "spec-sampling", .type = DI_TYPE_CHOICE,
         .group = DI_GROUP_MACHINE, .value = "MODE", .choices = "coupled|reject",
         .default_value = "coupled", .verbs = RUN | CHAT | REQUESTS,
         .help = "What a sampled draft must be to stand. coupled gives the answer that there would "
-                "be without drafts; reject another one of the same distribution, accepting a "
-                "little more."},
+                "be without drafts; reject another sample of the same distribution, not repeatable "
+                "from the seed, for how many drafts are verified depends on time and company. In "
+                "bench, for latency alone."},
     [DI_OPT_PROFILE_STEPS] = {.name = "profile-steps", .type = DI_TYPE_FLAG,
         .group = DI_GROUP_MACHINE, .verbs = RUN | CHAT | REQUESTS,
         .help = "Measure at start what steps cost, for --spec scheduled, instead of learning it "
@@ -151,11 +155,13 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_SEED] = {.name = "seed", .type = DI_TYPE_SEED, .group = DI_GROUP_SAMPLING,
         .value = "N", .default_note = "drawn for each run, and reported; synth, bench, eval: 0",
         .verbs = RUN | CHAT | REQUESTS | SYNTH,
-        .help = "The same seed and options give the same result. In batch, requests without a seed "
-                "derive theirs from it and their custom_id."},
+        .help = "The same seed and options give the same result, but for --spec-sampling reject "
+                "and --replay bounded. In batch, requests without a seed derive theirs from it and "
+                "their custom_id."},
     [DI_OPT_MAX_TOKENS] = {.name = "max-tokens", .type = DI_TYPE_INT, .group = DI_GROUP_SAMPLING,
         .value = "N", .unit = "tokens", .min = 1, .max = 1073741824.0,
-        .default_note = "until the answer ends or the context is full",
+        .default_note = "until the answer ends or the context is full; eval: 512; bench: 128, in "
+                        "latency 32",
         .verbs = RUN | CHAT | BENCH | EVAL,
         .help = "Longest answer, thinking included."},
     [DI_OPT_STOP] = {.name = "stop", .type = DI_TYPE_LIST, .group = DI_GROUP_SAMPLING,
@@ -196,9 +202,11 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "files reads those of MODEL; random makes some of --config in memory, without "
                 "MODEL."},
     [DI_OPT_TASKS] = {.name = "tasks", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
-        .value = "LIST", .default_note = "those of the model's folder eval",
+        .value = "LIST", .default_note = "those of the model's folder eval; bench: "
+                                         "tool_call,json,copy,add_think,prose",
         .verbs = BENCH | EVAL,
-        .help = "Task files, separated by commas: names in that folder, or paths of JSONL files."},
+        .help = "Task files, separated by commas: names in that folder, or paths of JSONL files. "
+                "In bench also of texts (.txt), and only for speculation and sampled."},
     [DI_OPT_TEXT] = {.name = "text", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
         .value = "FILE", .default_note = "those of that folder, or none with --tasks",
         .verbs = EVAL, .help = "A text whose perplexity is measured. - reads stdin."},
@@ -207,8 +215,11 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Settings to run one after the other and to compare with the first, separated by "
                 "commas: options of the machine as NAME=VALUE, several of them joined by +."},
     [DI_OPT_LIMIT] = {.name = "limit", .type = DI_TYPE_INT, .group = DI_GROUP_PROMPT,
-        .value = "N", .unit = "lines", .min = 1, .max = 1073741824.0, .default_note = "all",
-        .verbs = BENCH | EVAL, .help = "The first N lines of each task file, rows of a text."},
+        .value = "N", .unit = "lines", .min = 1, .max = 1073741824.0,
+        .default_note = "all; bench: 32, in latency 64 that are made up or all of -i",
+        .verbs = BENCH | EVAL,
+        .help = "The first N lines of each task file, rows of a text. In bench's latency scenario, "
+                "N requests."},
 
     [DI_OPT_IDS] = {.name = "ids", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
         .value = "FILE", .default_note = "the text is an argument", .verbs = SCORE,
@@ -234,7 +245,8 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Print the completion script of a shell."},
 
     [DI_OPT_CONFIG] = {.name = "config", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
-        .value = "FILE", .default_note = "must be given", .verbs = SYNTH | BENCH,
+        .value = "FILE", .default_note = "must be given; bench: with --weights random",
+        .verbs = SYNTH | BENCH,
         .help = "config.json to build from; the words released and tiny mean the released geometry "
                 "and a small one of every mechanism."},
     [DI_OPT_TOKENIZER] = {.name = "tokenizer", .type = DI_TYPE_DIR, .group = DI_GROUP_PROMPT,

@@ -108,7 +108,8 @@ const di_verb di_verbs[] = {
     {DI_VERB_BATCH, "batch", "MODEL", 1, 1, "a file of requests, many at a time",
      "Reads requests in OpenAI's batch format, one JSON object a line: custom_id, method (POST), url "
      "(/v1/chat/completions or /v1/completions) and body. Each gets one line in the output, in that "
-     "format too, in the order in which they end. An answer is the same whatever runs beside it.\n\n"
+     "format too, in the order in which they end. An answer is the same whatever runs beside it, but "
+     "for --spec-sampling reject and --replay bounded.\n\n"
      "In a body: messages and tools, or prompt (text or token ids); model, max_tokens, "
      "max_completion_tokens, temperature, top_p, top_k, min_p, seed, stop, n, logprobs, top_logprobs, "
      "logit_bias, presence_penalty, frequency_penalty, repetition_penalty, thinking, "
