@@ -7,6 +7,8 @@
 
 static const double silent_s = 1.0, bar_every_s = 0.1, line_every_s = 10.0;
 
+static const char *what_of(const di_batch_progress *p) { return p->what ? p->what : "requests"; }
+
 void di_batch_progress_begin(di_batch_progress *p, int64_t total, int64_t before) {
     p->total = total;
     p->before = before;
@@ -17,7 +19,7 @@ void di_batch_progress_begin(di_batch_progress *p, int64_t total, int64_t before
 /* "12.3 requests/s, 456 tokens/s, 0:01:02 left" */
 static void print_rate(const di_batch_progress *p, int64_t done, int64_t n_tokens, double seconds) {
     double rate = (double)(done - p->before) / seconds;
-    fprintf(stderr, "%.1f requests/s, %.0f tokens/s", rate, (double)n_tokens / seconds);
+    fprintf(stderr, "%.1f %s/s, %.0f tokens/s", rate, what_of(p), (double)n_tokens / seconds);
     if (rate <= 0) return;
     double left = (double)(p->total - done) / rate;
     if (left > 1e8) return;
@@ -41,7 +43,7 @@ void di_batch_progress_show(di_batch_progress *p, int64_t done, int64_t n_tokens
     if (now - p->last < (terminal ? bar_every_s : line_every_s)) return;
     p->last = now;
     if (terminal) draw_bar(done, p->total);
-    fprintf(stderr, "%" PRId64 " of %" PRId64 " requests, ", done, p->total);
+    fprintf(stderr, "%" PRId64 " of %" PRId64 " %s, ", done, p->total, what_of(p));
     print_rate(p, done, n_tokens, now - p->begin);
     fputs(terminal ? "\033[K" : "\n", stderr);
     fflush(stderr);

@@ -9,7 +9,8 @@
 
 typedef struct di_batch_progress {
     bool quiet, drawn;
-    int64_t total, before; /* requests; before: done by former runs */
+    const char *what;      /* that is counted; NULL: "requests" */
+    int64_t total, before; /* of them; before: done by former runs */
     double begin, last;    /* seconds */
 } di_batch_progress;
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/eval_report.h"
@@ -52,10 +53,9 @@ static di_status read_file(eval *e, const char *path, bool text, di_error *error
 }
 
 /* MODEL/eval/NAME */
-static di_status read_beside_model(eval *e, const char *name, size_t size, const char *ending,
-                                   bool text, di_error *error) {
+static di_status read_beside_model(eval *e, const char *name, bool text, di_error *error) {
     di_buffer path = DI_BUFFER_EMPTY;
-    di_buffer_printf(&path, "%s/eval/%.*s%s", e->model, (int)size, name, ending);
+    di_buffer_printf(&path, "%s/eval/%s", e->model, name);
     di_status status = path.failed ? no_memory(error) : read_file(e, path.data, text, error);
     di_buffer_free(&path);
     return status;
@@ -73,7 +73,7 @@ static di_status read_folder(eval *e, bool text, di_error *error) {
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
         if (status == DI_OK) {
-            status = read_beside_model(e, name, strlen(name), "", text, error);
+            status = read_beside_model(e, name, text, error);
         }
         free(entries[i]);
     }
@@ -83,12 +83,23 @@ static di_status read_folder(eval *e, bool text, di_error *error) {
 
 /* One of --tasks: a path, or the name of a file beside the model. */
 static di_status read_named(eval *e, const char *name, size_t size, di_error *error) {
-    char *copy = strndup(name, size);
-    if (!copy) return no_memory(error);
-    bool path = strchr(copy, '/') || ends_with(copy, ".jsonl");
-    di_status status = path ? read_file(e, copy, false, error)
-                            : read_beside_model(e, copy, size, ".jsonl", false, error);
-    free(copy);
+    di_buffer path = DI_BUFFER_EMPTY;
+    di_buffer_append(&path, name, size);
+    if (!path.failed && !strchr(path.data, '/') && !ends_with(path.data, ".jsonl")) {
+        di_buffer_clear(&path);
+        di_buffer_printf(&path, "%s/eval/%.*s.jsonl", e->model, (int)size, name);
+    }
+    di_status status;
+    if (path.failed) {
+        status = no_memory(error);
+    } else if (access(path.data, F_OK) != 0) {
+        status =
+            di_fail(error, DI_ERR_USAGE, "--tasks: '%.*s' is neither a file nor a task in %s/eval",
+                    size > 60 ? 60 : (int)size, name, e->model);
+    } else {
+        status = read_file(e, path.data, false, error);
+    }
+    di_buffer_free(&path);
     return status;
 }
 
@@ -142,6 +153,7 @@ static di_status run_settings(eval *e, di_error *error) {
     e->runs = calloc(e->settings.n, sizeof *e->runs);
     if (!e->runs) return di_fail(error, DI_ERR_MEMORY, "out of memory: runs");
     e->progress.quiet = e->quiet;
+    e->progress.what = "items";
     di_batch_progress_begin(&e->progress, (int64_t)(e->set.n_items * e->settings.n), 0);
     for (size_t i = 0; i < e->settings.n; i++) {
         di_eval_run *run = &e->runs[e->n_begun++];
@@ -160,6 +172,8 @@ static di_status run_settings(eval *e, di_error *error) {
 /* Of what was done, also when it was stopped or failed. */
 static di_status print_report(const eval *e, bool partial, di_error *error) {
     di_eval_report report = {.model = e->model,
+                             .args = e->args,
+                             .max_tokens = e->limits.max_tokens,
                              .set = &e->set,
                              .runs = e->runs,
                              .n_runs = e->n_begun,
@@ -185,12 +199,15 @@ static di_status evaluate(eval *e, di_error *error) {
     if (e->set.n_items > 0) status = run_settings(e, error);
     di_error ignored;
     bool any = e->n_begun > 0 && e->runs[0].n_done > 0;
-    if (any) {
+    /* A program is told also that nothing was done, unless that is because it could not be. */
+    bool told =
+        di_args_flag(e->args, DI_OPT_JSON) && (status == DI_OK || status == DI_ERR_CANCELLED);
+    if (any || told) {
         di_status printed = print_report(e, status != DI_OK, status == DI_OK ? error : &ignored);
         if (status == DI_OK) status = printed;
     }
     if (status != DI_OK || e->set.n_refused == 0) return status;
-    return di_fail(error, DI_ERR_INVALID, "%lld task lines were left out, see above",
+    return di_fail(error, DI_ERR_INVALID, "items were left out (%lld), see above",
                    (long long)e->set.n_refused);
 }
 

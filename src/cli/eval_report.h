@@ -7,6 +7,8 @@
 
 typedef struct di_eval_report {
     const char *model;
+    const di_args *args; /* the command line's */
+    int64_t max_tokens;  /* of an answer whose line does not say */
     const di_eval_set *set;
     const di_eval_run *runs; /* n_runs that were begun, in order; the others are compared with the
                                 first */

@@ -1,11 +1,13 @@
 /* The report as JSON: everything that the tables say and the counts behind it. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "cli/eval_report.h"
 #include "cli/lossy.h"
+#include "deepinfer.h"
 
 static void write_number(di_buffer *out, const char *key, double x) {
     if (isfinite(x)) {
@@ -20,6 +22,15 @@ static void write_bounds(di_buffer *out, const char *key, bool has, di_interval 
         di_buffer_printf(out, ", \"%s\": [%.10g, %.10g]", key, bounds.low, bounds.high);
     } else {
         di_buffer_printf(out, ", \"%s\": null", key);
+    }
+}
+
+static void write_string(di_buffer *out, const char *key, const char *text) {
+    di_buffer_printf(out, ", \"%s\": ", key);
+    if (text) {
+        di_lossy_write(out, text, strlen(text));
+    } else {
+        di_buffer_puts(out, "null");
     }
 }
 
@@ -115,11 +126,55 @@ static di_status write_groups(const di_eval_report *r, size_t index, bool text, 
     return DI_OK;
 }
 
+/* What may change answers. context 0: not known yet, or the model's own. */
+static void write_machine(const di_args *args, int64_t context, di_buffer *out) {
+    static const struct {
+        const char *key;
+        di_option_id option;
+    } texts[] = {{"backend", DI_OPT_BACKEND},
+                 {"numerics", DI_OPT_NUMERICS},
+                 {"replay", DI_OPT_REPLAY},
+                 {"spec", DI_OPT_SPEC}, /* null: the library's choice */
+                 {"spec_sampling", DI_OPT_SPEC_SAMPLING}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_string(out, texts[i].key, di_args_text(args, texts[i].option));
+    }
+    if (context > 0) {
+        di_buffer_printf(out, ", \"context\": %" PRId64, context);
+    } else {
+        di_buffer_puts(out, ", \"context\": null");
+    }
+}
+
+/* As the system has it, for that is what was typed. */
+static void write_command(di_buffer *out) {
+    char text[4096];
+    FILE *file = fopen("/proc/self/cmdline", "re");
+    size_t n = file ? fread(text, 1, sizeof text, file) : 0;
+    if (file) fclose(file);
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '\0') text[i] = ' ';
+    }
+    di_buffer_puts(out, ", \"command\": ");
+    di_lossy_write(out, text, n > 0 ? n - 1 : 0);
+}
+
+/* The command line's, which settings may differ from. */
+static void write_options(const di_eval_report *r, di_buffer *out) {
+    di_buffer_printf(out, ", \"options\": {\"seed\": %" PRIu64,
+                     di_args_unsigned(r->args, DI_OPT_SEED));
+    write_number(out, "temperature", di_args_real(r->args, DI_OPT_TEMPERATURE));
+    di_buffer_printf(out, ", \"max_tokens\": %" PRId64, r->max_tokens);
+    write_machine(r->args, di_args_int(r->args, DI_OPT_CONTEXT), out);
+    di_buffer_putc(out, '}');
+}
+
 static di_status write_run(const di_eval_report *r, size_t index, di_buffer *out, di_error *error) {
     const di_eval_run *run = &r->runs[index];
     const char *name = run->setting->name;
     di_buffer_puts(out, index ? ", {\"setting\": " : "{\"setting\": ");
     di_lossy_write(out, name, strlen(name));
+    write_machine(&run->setting->args, run->context, out);
     di_buffer_puts(out, ", \"tasks\": [");
     DI_TRY(write_groups(r, index, false, out, error));
     di_buffer_puts(out, "], \"all_tasks\": ");
@@ -138,6 +193,9 @@ static di_status write_run(const di_eval_report *r, size_t index, di_buffer *out
 di_status di_eval_write_json(const di_eval_report *report, di_buffer *out, di_error *error) {
     di_buffer_puts(out, "{\"model\": ");
     di_lossy_write(out, report->model, strlen(report->model));
+    write_string(out, "version", di_version());
+    write_command(out);
+    write_options(report, out);
     di_buffer_printf(
         out,
         ", \"complete\": %s, \"warm\": %s, \"refused\": %" PRId64

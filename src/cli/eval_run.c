@@ -196,7 +196,7 @@ static di_status refuse(job *j, const di_error *why, di_error *error) {
         return why->status;
     }
     item->refused = true;
-    di_eval_complain(set, set->groups[item->group].path, item->line, why->message);
+    di_eval_complain(set, &set->groups[item->group], item->line, why->message);
     return DI_OK;
 }
 
@@ -277,6 +277,7 @@ static di_status open_pass(pass *p, di_progress *loading, di_error *error) {
     di_engine_info info = di_engine_get_info(p->engine);
     p->bos_token = info.bos_token;
     p->eos_token = info.eos_token;
+    p->run->context = info.context;
     /* The likeliest tokens are what they are; samples are the model's way of sampling. */
     bool greedy = p->options->temperature == 0;
     p->sampling = greedy ? di_sampling_defaults() : di_engine_sampling(p->engine);

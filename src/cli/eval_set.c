@@ -46,8 +46,17 @@ di_status di_eval_add_item(di_eval_set *set, di_eval_item **out, di_error *error
     return DI_OK;
 }
 
-void di_eval_complain(di_eval_set *set, const char *path, int64_t line, const char *why) {
-    di_buffer_printf(&set->complaints, "%s: line %" PRId64 ": %s\n", path, line, why);
+/* A reason may quote the file, which must not move the reader's terminal. */
+static void add_printable(di_buffer *out, const char *text) {
+    for (; *text; text++) di_buffer_putc(out, (unsigned char)*text < 0x20 ? '?' : *text);
+}
+
+void di_eval_complain(di_eval_set *set, const di_eval_group *group, int64_t line, const char *why) {
+    di_buffer *out = &set->complaints;
+    add_printable(out, group->path);
+    di_buffer_printf(out, ": %s %" PRId64 ": ", group->is_text ? "row" : "line", line);
+    add_printable(out, why);
+    di_buffer_putc(out, '\n');
     set->n_refused++;
 }
 

@@ -42,7 +42,7 @@ typedef struct di_eval_set {
     size_t n_groups;
     di_eval_item *items;
     size_t n_items, capacity;
-    di_buffer complaints; /* "FILE: line N: ...\n" */
+    di_buffer complaints; /* "FILE: line N: ...\n", one a refusal */
     int64_t n_refused;
 } di_eval_set;
 
@@ -63,8 +63,9 @@ di_status di_eval_read_text(di_eval_set *set, const char *path, const di_tokeniz
 di_status di_eval_add_group(di_eval_set *set, const char *path, bool is_text, di_error *error);
 di_status di_eval_add_item(di_eval_set *set, di_eval_item **out, di_error *error);
 
-/* "FILE: line N: WHY", for an item that cannot be run. */
-void di_eval_complain(di_eval_set *set, const char *path, int64_t line, const char *why);
+/* "FILE: line N: WHY", or row N of a text, for an item of the group that cannot be run. One line of
+ * text without control characters, whatever the file had in it. */
+void di_eval_complain(di_eval_set *set, const di_eval_group *group, int64_t line, const char *why);
 void di_eval_set_free(di_eval_set *set);
 
 #endif

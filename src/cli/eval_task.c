@@ -153,9 +153,13 @@ static di_status read_line(reader *r, const char *text, size_t size, di_eval_ite
     return read_want(r, item, error);
 }
 
+static const di_eval_group *group_of(const reader *r) {
+    return &r->set->groups[r->set->n_groups - 1];
+}
+
 /* What is wrong with the line is complained about; what is wrong with the machine is a failure. */
-static di_status add_line(reader *r, const char *path, int64_t number, const char *text,
-                          size_t size, di_error *error) {
+static di_status add_line(reader *r, int64_t number, const char *text, size_t size,
+                          di_error *error) {
     di_error why;
     di_eval_item item = {.line = number}, *place;
     di_status status = read_line(r, text, size, &item, &why);
@@ -170,20 +174,20 @@ static di_status add_line(reader *r, const char *path, int64_t number, const cha
         *error = why;
         return status;
     }
-    di_eval_complain(r->set, path, number, why.message);
+    di_eval_complain(r->set, group_of(r), number, why.message);
     return DI_OK;
 }
 
-static di_status read_lines(reader *r, const char *path, const di_buffer *input, di_error *error) {
+static di_status read_lines(reader *r, const di_buffer *input, di_error *error) {
     di_lines lines = {.data = input->data, .size = input->size};
     const char *text;
     size_t size;
     int64_t n = 0;
     while ((r->limits->lines == 0 || n < r->limits->lines) && di_lines_next(&lines, &text, &size)) {
         n++;
-        DI_TRY(add_line(r, path, lines.number, text, size, error));
+        DI_TRY(add_line(r, lines.number, text, size, error));
     }
-    if (n == 0) di_eval_complain(r->set, path, 1, "the file holds no tasks");
+    if (n == 0) di_eval_complain(r->set, group_of(r), 1, "the file holds no tasks");
     return DI_OK;
 }
 
@@ -193,7 +197,7 @@ di_status di_eval_read_tasks(di_eval_set *set, const char *path, const di_tokeni
     reader r = {set, tokenizer, limits, NULL};
     di_status status = di_input_file(path, &input, error);
     if (status == DI_OK) status = di_eval_add_group(set, path, false, error);
-    if (status == DI_OK) status = read_lines(&r, path, &input, error);
+    if (status == DI_OK) status = read_lines(&r, &input, error);
     di_buffer_free(&input);
     return status;
 }

@@ -135,6 +135,7 @@ static const struct {
     {"{\"messages\"", "JSON: line 1, column 12: "},
     {"[]", "no JSON object"},
     {"{" ASK ", \"anwser\": \"a\"}", "anwser: no such field"},
+    {"{\"a\\n\\u001b[1m\": 1}", "a??[1m: no such field"}, /* one line, and no colours */
     {"{\"answer\": \"a\"}", "messages or prompt is needed"},
     {"{\"messages\": [], \"answer\": \"a\"}", "messages: a list, not empty, is needed"},
     {"{\"messages\": \"Hi\", \"answer\": \"a\"}", "messages: a list, not empty, is needed"},

@@ -314,7 +314,7 @@ static void test_wrong_lines(void **state) {
     char *want = temp_printf(
         "deepinfer eval: %s: line 2: JSON: line 1, column 12: expected ':' after the key\n"
         "deepinfer eval: %s: line 3: answer: a string or a list of strings is needed\n"
-        "deepinfer eval: 2 task lines were left out, see above\n",
+        "deepinfer eval: items were left out (2), see above\n",
         tasks, tasks);
     assert_string_equal(r->error, want);
     const di_json *report = parse(r);
@@ -322,6 +322,50 @@ static void test_wrong_lines(void **state) {
     assert_true(number(task(setting(report, 0), "mine"), "right") == 2);
     free(want);
     free(options);
+}
+
+static const char *text_at(const di_json *object, const char *key) {
+    const di_json *value = di_json_get(object, key);
+    if (!value || value->type != DI_JSON_STRING) fail_msg("%s is no text", key);
+    return value->text;
+}
+
+/* What was measured with what; also where every line is refused. */
+static void test_document(void **state) {
+    (void)state;
+    static const char bad[] = "{}\n";
+    temp_write(tasks, bad, sizeof bad - 1);
+    char *options = temp_printf("--tasks %s --json -q --seed 18446744073709551615 --max-tokens 9 "
+                                "--temperature 0.5",
+                                tasks);
+    const program_result *r = run(options);
+    assert_int_equal(r->code, 1);
+    const di_json *report = parse(r), *given = di_json_get(report, "options");
+    assert_true(number(report, "refused") == 1);
+    assert_true(di_json_get(report, "complete")->type == DI_JSON_TRUE);
+    assert_int_equal(di_json_get(report, "settings")->length, 0);
+    assert_true(*text_at(report, "version") >= '0' && *text_at(report, "version") <= '9');
+    assert_non_null(strstr(text_at(report, "command"), options));
+    assert_non_null(strstr(r->out, "\"seed\": 18446744073709551615, "));
+    assert_true(number(given, "temperature") == 0.5);
+    assert_true(number(given, "max_tokens") == 9);
+    assert_true(number(given, "context") == 2560);
+    assert_string_equal(text_at(given, "backend"), "cpu");
+    assert_string_equal(text_at(given, "numerics"), "release");
+    free(options);
+    r = program_run("eval models/demo --tasks facts --limit 1 --json -q "
+                    "--compare numerics=float,context=512+spec=off",
+                    NULL);
+    assert_int_equal(r->code, 0);
+    report = parse(r);
+    assert_int_equal(di_json_get(di_json_get(report, "options"), "context")->type, DI_JSON_NULL);
+    assert_true(number(di_json_get(report, "options"), "max_tokens") == 512);
+    assert_string_equal(text_at(setting(report, 0), "numerics"), "float");
+    assert_int_equal(di_json_get(setting(report, 0), "spec")->type, DI_JSON_NULL);
+    assert_true(number(setting(report, 0), "context") > 512);
+    assert_string_equal(text_at(setting(report, 1), "numerics"), "release");
+    assert_string_equal(text_at(setting(report, 1), "spec"), "off");
+    assert_true(number(setting(report, 1), "context") == 512);
 }
 
 /* One that is longer than the context is told once, whatever is compared, and no answer is wrong for
@@ -337,9 +381,21 @@ static void test_too_long(void **state) {
     for (const char *at = r->error; (at = strstr(at, "needle.jsonl: line ")); at++) lines++;
     assert_int_equal(lines, 2);
     assert_non_null(strstr(r->error, "context"));
+    assert_non_null(strstr(r->error, "deepinfer eval: items were left out (2), see above\n"));
     const di_json *second = setting(parse(r), 1);
     assert_true(number(task(second, "needle"), "n") == 0);
     assert_true(number(task(second, "facts"), "right") == 2);
+}
+
+/* A row of a text is called one. */
+static void test_row_too_long(void **state) {
+    (void)state;
+    const program_result *r = program_run(
+        "eval models/demo --text models/demo/eval/prose.txt --limit 1 --context 256 --json -q",
+        NULL);
+    assert_int_equal(r->code, 1);
+    assert_non_null(strstr(r->error, "prose.txt: row 1: "));
+    assert_true(number(text_of(setting(parse(r), 0)), "rows") == 0);
 }
 
 static void test_usage(void **state) {
@@ -347,8 +403,11 @@ static void test_usage(void **state) {
     program_refuses("eval models/demo --tasks facts --compare replay=exact", NULL, 2,
                     "eval: --compare: two settings at least are needed, such as "
                     "replay=exact,replay=bounded");
-    program_refuses("eval models/demo --tasks nothing", NULL, 1,
-                    "eval: cannot open models/demo/eval/nothing.jsonl: No such file or directory");
+    program_refuses("eval models/demo --tasks facts,nothing", NULL, 2,
+                    "eval: --tasks: 'nothing' is neither a file nor a task in models/demo/eval");
+    program_refuses("eval models/demo --tasks ./nothing.jsonl", NULL, 2,
+                    "eval: --tasks: './nothing.jsonl' is neither a file nor a task in "
+                    "models/demo/eval");
     program_refuses("eval models/demo --text /nonexistent", NULL, 1,
                     "eval: cannot open /nonexistent: No such file or directory");
     char *empty = temp_printf("%s/empty.jsonl", temp_root);
@@ -410,7 +469,9 @@ int main(void) {
         cmocka_unit_test(test_perplexity_is_that_of_score),
         cmocka_unit_test(test_rows_and_replay),
         cmocka_unit_test(test_wrong_lines),
+        cmocka_unit_test(test_document),
         cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_row_too_long),
         cmocka_unit_test(test_usage),
         cmocka_unit_test(test_interrupted),
     };
