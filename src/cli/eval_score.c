@@ -28,7 +28,7 @@ di_eval_score di_eval_score_tasks(const di_eval_set *set, const di_eval_run *run
     }
     if (s.n == 0) return s;
     s.share = (double)s.right / (double)s.n;
-    s.bounds = di_stats_proportion(s.right, s.n);
+    s.bounds = di_eval_stats_proportion(s.right, s.n);
     return s;
 }
 
@@ -50,7 +50,7 @@ di_eval_pair di_eval_pair_tasks(const di_eval_set *set, const di_eval_run *first
     }
     if (p.n == 0) return p;
     p.difference = (double)(p.only_second - p.only_first) / (double)p.n;
-    p.bounds = di_stats_paired(p.only_first, p.only_second, p.n);
+    p.bounds = di_eval_stats_paired(p.only_first, p.only_second, p.n);
     return p;
 }
 
@@ -77,8 +77,8 @@ static di_status mean_of_rows(const di_eval_group *group, row_fn value_of, rows 
     for (size_t i = group->first; i < group->first + group->n_items; i++) {
         if (value_of(user, i, &values[*n])) ++*n;
     }
-    if (*n > 0) *mean = di_stats_average(values, *n);
-    if (*n > 1) *bounds = di_stats_mean(values, *n);
+    if (*n > 0) *mean = di_eval_stats_average(values, *n);
+    if (*n > 1) *bounds = di_eval_stats_mean(values, *n);
     free(values);
     return DI_OK;
 }

@@ -12,7 +12,7 @@ static double clamp(double x, double low, double high) {
 }
 
 /* E. B. Wilson, 1927. */
-di_interval di_stats_proportion(int64_t right, int64_t n) {
+di_interval di_eval_stats_proportion(int64_t right, int64_t n) {
     double total = (double)n, p = (double)right / total, zz = z * z / total;
     double middle = (p + zz / 2) / (1 + zz);
     double half = z / (1 + zz) * sqrt(p * (1 - p) / total + zz / (4 * total));
@@ -48,7 +48,7 @@ static double paired_limit(double first, double second, double n, double low, do
     return (low + high) / 2;
 }
 
-di_interval di_stats_paired(int64_t only_first, int64_t only_second, int64_t n) {
+di_interval di_eval_stats_paired(int64_t only_first, int64_t only_second, int64_t n) {
     double first = (double)only_first, second = (double)only_second, total = (double)n;
     double seen = (second - first) / total;
     return (di_interval){paired_limit(first, second, total, -1, seen, z),
@@ -66,7 +66,7 @@ static double t_middle(double t, int64_t freedom) {
     return freedom % 2 ? 2 / pi * (angle + sin(angle) * sum) : sin(angle) * sum;
 }
 
-double di_stats_t(int64_t freedom) {
+double di_eval_stats_t(int64_t freedom) {
     if (freedom > 10000) return z; /* closer than a figure is printed */
     double low = 0, high = 16;
     for (int i = 0; i < BISECTIONS; i++) {
@@ -80,15 +80,15 @@ double di_stats_t(int64_t freedom) {
     return (low + high) / 2;
 }
 
-double di_stats_average(const double *values, int64_t n) {
+double di_eval_stats_average(const double *values, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += values[i];
     return sum / (double)n;
 }
 
-di_interval di_stats_mean(const double *values, int64_t n) {
-    double mean = di_stats_average(values, n), squares = 0;
+di_interval di_eval_stats_mean(const double *values, int64_t n) {
+    double mean = di_eval_stats_average(values, n), squares = 0;
     for (int64_t i = 0; i < n; i++) squares += (values[i] - mean) * (values[i] - mean);
-    double half = di_stats_t(n - 1) * sqrt(squares / (double)(n - 1) / (double)n);
+    double half = di_eval_stats_t(n - 1) * sqrt(squares / (double)(n - 1) / (double)n);
     return (di_interval){mean - half, mean + half};
 }

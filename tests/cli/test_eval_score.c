@@ -64,7 +64,7 @@ static void test_tasks(void **state) {
     assert_int_equal(s.n_prompt, 30);
     assert_int_equal(s.n_cached, 4);
     near(s.share, 2.0 / 3);
-    near(s.bounds.low, di_stats_proportion(2, 3).low);
+    near(s.bounds.low, di_eval_stats_proportion(2, 3).low);
     s = di_eval_score_tasks(&set, &first, NULL); /* no text, nothing that is not done */
     assert_int_equal(s.n, 4);
     assert_int_equal(s.right, 3);
@@ -80,7 +80,7 @@ static void test_pairs(void **state) {
     assert_int_equal(p.only_second, 0);
     assert_int_equal(p.same, 1);
     near(p.difference, -1.0 / 3);
-    near(p.bounds.high, di_stats_paired(1, 0, 3).high);
+    near(p.bounds.high, di_eval_stats_paired(1, 0, 3).high);
     p = di_eval_pair_tasks(&set, &second, &first, NULL);
     assert_int_equal(p.n, 4);
     assert_int_equal(p.only_second, 1);
@@ -98,13 +98,13 @@ static void test_texts(void **state) {
     assert_int_equal(s.n_tokens, 40);
     near(s.nats, 3); /* 2, 3, 4 */
     assert_true(s.has_bounds);
-    near(s.bounds.high - s.nats, di_stats_t(2) / sqrt(3));
+    near(s.bounds.high - s.nats, di_eval_stats_t(2) / sqrt(3));
     di_eval_text_pair p;
     assert_int_equal(di_eval_pair_text(&first, &second, &groups[2], &p, &error), DI_OK);
     assert_int_equal(p.n_rows, 2);
     assert_int_equal(p.same, 1);
     near(p.difference, 0.1); /* 0, 0.2 */
-    near(p.bounds.high - p.difference, di_stats_t(1) * 0.1);
+    near(p.bounds.high - p.difference, di_eval_stats_t(1) * 0.1);
     assert_int_equal(di_eval_score_text(&(di_eval_run){0}, &groups[2], &s, &error), DI_OK);
     assert_int_equal(s.n_rows, 0);
     assert_false(s.has_bounds);
