@@ -110,7 +110,9 @@ typedef struct di_batch {
     di_ptr next_token; /* int32 [n_slots] */
     /* Written by step_begin for the operations after it: */
     di_ptr pos;   /* int32 [n_rows]: absolute position, -1 for a dead row */
-    di_ptr first; /* int32 [n_rows]: the row that holds offset 0 of the same slot */
+    /* int32 [n_rows]: row minus offset, where offset 0 of the slot stands, or would: above the cut
+     * rows begin at a larger one, so it says nothing about who belongs together. */
+    di_ptr first;
     di_ptr token; /* int32 [n_rows] */
     /* int32 [n_slots], or DI_NONE for 0: window rows below this position are lost (replay). */
     di_ptr floor;
@@ -123,7 +125,7 @@ typedef struct di_step_begin_args {
 
 /* Rows with pos >= 0 and offset < n_valid[slot] stay: their tokens go to history[slot][pos %
  * history_slots], and length[slot] grows by one for each. n_valid of the step's slots becomes
- * INT32_MAX. What rejected rows left in caches is never read and written again. */
+ * INT32_MAX. What rejected rows left in caches is never read; it is written over. */
 typedef struct di_step_end_args {
     di_batch batch;
     di_ptr history; /* int32 [n_slots][history_slots] token ids */

@@ -180,6 +180,11 @@ void kc_check_window_store(check *c) {
     int32_t d = kc_pick_step(c, 32, 96, 32, 512), slots = c->round % 2 ? 5 : 40;
     kc_pair scales, ring_scales, codes = quantized(c, DI_Q8, (int64_t)s.rows * d, &scales);
     kc_pair ring = quantized(c, DI_Q8, (int64_t)s.layout.n_slots * slots * d, &ring_scales);
+    int32_t *same = calloc((size_t)s.rows, sizeof *same); /* who belongs together, slots say */
+    if (same == NULL) abort();
+    kc_pair first = kc_ints(c, same, s.rows);
+    free(same);
+    for (int i = 0; i < 2; i++) s.batch.b[i].first = first.p[i];
     KC_RUN(c, window_store, s.batch.b[i], d, codes.p[i], scales.p[i],
            {ring.p[i], ring_scales.p[i], slots});
     kc_compare_bytes(c, "codes", ring, s.layout.n_slots * slots, d, NULL);

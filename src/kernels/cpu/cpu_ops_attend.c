@@ -69,12 +69,13 @@ void cpu_op_window_store(di_stream *s, const di_window_store_args *args) {
     (void)s;
     const di_batch *b = &args->batch;
     const di_row *rows = cpu_at(b->rows);
-    const int32_t *pos = cpu_at(b->pos), *first = cpu_at(b->first);
+    const int32_t *pos = cpu_at(b->pos);
     int64_t d = args->head_dim, n = args->ring.ring_slots;
     for (int64_t t = 0; t < b->n_rows; t++) {
         if (pos[t] < 0) continue;
         /* A later row of the sequence takes the same place: leave it to that one. */
-        if (t + n < b->n_rows && first[t + n] == first[t] && pos[t + n] >= 0) continue;
+        bool again = t + n < b->n_rows && rows[t + n].slot == rows[t].slot && pos[t + n] >= 0;
+        if (again) continue;
         int64_t place = rows[t].slot * n + pos[t] % n;
         memcpy((uint8_t *)cpu_at(args->ring.codes) + place * d,
                (const uint8_t *)cpu_at(args->kv_codes) + t * d, (size_t)d);
