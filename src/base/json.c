@@ -162,25 +162,25 @@ static di_status parse_word(parser *p, di_json *value) {
 /* The keys of an object, with their places in the text. Duplicates are found by sorting, when the
  * object ends: n log n comparisons whatever the keys are, where a hash without a secret would let a
  * hostile object take n * n. */
-typedef struct key {
+typedef struct named {
     const di_json *item;
     const char *where;
-} key;
+} named;
 
 typedef struct key_list {
-    key *keys;
+    named *keys;
     size_t n, capacity;
 } key_list;
 
 static bool add_key(key_list *list, const di_json *item, const char *where) {
     if (list->n == list->capacity) {
         size_t capacity = list->capacity ? 2 * list->capacity : 16;
-        key *more = realloc(list->keys, capacity * sizeof *more);
+        named *more = realloc(list->keys, capacity * sizeof *more);
         if (!more) return false;
         list->keys = more;
         list->capacity = capacity;
     }
-    list->keys[list->n++] = (key){item, where};
+    list->keys[list->n++] = (named){item, where};
     return true;
 }
 
@@ -191,7 +191,7 @@ static int compare_text(const di_json *a, const di_json *b) {
 
 /* Equal keys in the order of the text. */
 static int compare_keys(const void *x, const void *y) {
-    const key *a = x, *b = y;
+    const named *a = x, *b = y;
     int order = compare_text(a->item, b->item);
     return order != 0 ? order : (a->where > b->where) - (a->where < b->where);
 }
@@ -201,7 +201,7 @@ static const char *find_duplicate(key_list *list) {
     const char *first = NULL;
     if (list->n > 1) qsort(list->keys, list->n, sizeof *list->keys, compare_keys);
     for (size_t i = 1; i < list->n; i++) {
-        const key *k = &list->keys[i];
+        const named *k = &list->keys[i];
         if (compare_text(k[-1].item, k->item) == 0 && (!first || k->where < first)) {
             first = k->where;
         }

@@ -50,6 +50,7 @@ struct core__sequence {
     double *survival; /* [block]: of the drafts it had last, or of others */
 
     int32_t n_rows; /* in the step that is being built: of its tokens */
+    bool takes;     /* there is room for its biases; else it sits the step out */
     bool block;     /* or its block, */
     int32_t most;   /* with so many drafts at most */
 };
@@ -122,8 +123,9 @@ typedef struct core__spec {
     di_spec_calibration *calibration;
     di_spec_cost *verify, *draft; /* by rows of the step; by sequences drafted for */
     di_spec_probe probe;
-    int32_t since_plain;             /* steps with drafts since one without */
-    double *survival;                /* [max_batch][block] */
+    int32_t since_plain; /* steps with drafts since one without */
+    double mixed_row_s;  /* seconds of a row in steps with prompts, a running mean; 0 before */
+    double *survival;    /* [max_batch][block] */
     int32_t *limit, *lengths, *heap; /* [max_batch] */
     double *step_s;                  /* [max_batch * block + 1] */
     float *temperatures;             /* [DI_LAWS][block] */
@@ -328,8 +330,8 @@ void core__build(di_core *core);
 di_status core__spec_init(di_core *core, di_error *error);
 void core__spec_deinit(core__spec *spec);
 /* How many drafts the step verifies: n_blocks sequences of order have blocks, each may have `most`
- * drafts, and room rows are left. */
-int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room);
+ * drafts, and room rows are left; beside_prompts: prompts take what drafts do not. */
+int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room, bool beside_prompts);
 /* What became of the drafts of s, in a column of the step; and a step's times. */
 void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column,
                       int32_t n_verified, int32_t n_accepted);

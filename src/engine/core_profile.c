@@ -33,19 +33,18 @@ static di_status fill_slots(di_core *core, int32_t n, di_error *error) {
 /* One draft pass and one step that verifies n_verified of its drafts. */
 static di_status time_step(di_core *core, int32_t n, int32_t n_verified, di_error *error) {
     core__step *step = &core->steps[0];
-    double draft_begin;
     di_step rows = {.blocks = core->blocks,
                     .n_blocks = n,
                     .n_drafts = n_verified,
                     .temperatures = core__spec_temperatures(core),
                     .params = core->draft_params};
     for (int32_t i = 0; i < n; i++) core->blocks[i].most = core->spec.block;
-    di_context_stamp(core->context, &draft_begin);
+    di_context_stamp(core->context, &step->begin);
     DI_TRY(
         di_draft(core->context,
                  &(di_draft_step){.slots = core->draft_slots, .n = n, .params = core->draft_params},
                  error));
-    di_context_stamp(core->context, &step->begin);
+    di_context_stamp(core->context, &step->middle);
     DI_TRY(di_forward(core->context, &rows, error));
     di_context_stamp(core->context, &step->end);
     di_context_fetch(core->context, &step->results);
@@ -55,8 +54,8 @@ static di_status time_step(di_core *core, int32_t n, int32_t n_verified, di_erro
         while (kept < of && step->results.tokens[at + kept] != -1) kept++;
         di_context_settle(core->context, i, of, kept);
     }
-    di_spec_cost_record(core->spec.verify, (int64_t)n + n_verified, 0, step->end - step->begin);
-    di_spec_cost_record(core->spec.draft, n, 0, step->begin - draft_begin);
+    di_spec_cost_record(core->spec.verify, (int64_t)n + n_verified, 0, step->end - step->middle);
+    di_spec_cost_record(core->spec.draft, n, 0, step->middle - step->begin);
     return DI_OK;
 }
 
@@ -84,9 +83,9 @@ di_status core__spec_profile(di_core *core, di_error *error) {
     if (room_tokens < PROMPT + REPEATS * (core->spec.block + 1)) {
         return di_fail(
             error, DI_ERR_UNSUPPORTED,
-            "profile_steps: a context of %lld tokens is too short to measure steps of %d "
-            "drafts",
-            (long long)core->options.max_context, core->spec.block);
+            "profile_steps: steps of %d drafts are measured on sequences of %d tokens, and there is "
+            "room for %lld",
+            core->spec.block, PROMPT + REPEATS * (core->spec.block + 1), (long long)room_tokens);
     }
     for (int32_t n = 1; n <= most; n = n < most && 2 * n > most ? most : 2 * n) {
         DI_TRY(time_sizes(core, n, error));

@@ -1,6 +1,6 @@
 /* Who gets rows of the next step.
  *
- * 1. Every sequence that is decoding gets its row.
+ * 1. Every sequence that is decoding gets its row, unless its biases or what is unread leave no room.
  * 2. Drafts get what core_spec.c thinks they are worth, of the rest; beside prompts at most half.
  * 3. What is left of the row budget goes to prompts: half of it in equal parts, so that a short
  *    prompt is not kept behind a long one, the rest by rank, so that the first to come is the first
@@ -93,10 +93,9 @@ static void give(core__sequence *s, int64_t most, budget *left) {
 static void share_rows(di_core *core, budget *left, int32_t n_prompts) {
     int64_t share = left->rows / (2 * n_prompts);
     for (int32_t round = 0; round < 2; round++) {
-        int32_t biases = CORE__MAX_BIASES;
         for (int32_t i = 0; i < core->n_order; i++) {
             core__sequence *s = core->order[i];
-            if (!takes_biases(s, &biases) || s->decoding) continue;
+            if (!s->takes || s->decoding) continue;
             give(s, round == 0 ? share : left->rows, left);
         }
     }
@@ -112,7 +111,8 @@ static void divide_rows(di_core *core) {
     int64_t prompt_rows = 0;
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];
-        if (!takes_biases(s, &biases)) continue;
+        s->takes = takes_biases(s, &biases);
+        if (!s->takes) continue;
         n_blocks += give_block(core, s, &n_drafted);
         n_prompts += !s->decoding;
         prompt_rows += usable_rows(s);
@@ -120,12 +120,14 @@ static void divide_rows(di_core *core) {
     int64_t left = core->options.max_rows - n_blocks;
     int64_t room =
         smaller(left - smaller(prompt_rows, left / 2), core->max_out - n_blocks - n_prompts);
-    core->n_verified = core__spec_plan(core, n_blocks, room > 0 ? (int32_t)room : 0);
+    core->n_verified =
+        core__spec_plan(core, n_blocks, room > 0 ? (int32_t)room : 0, prompt_rows > 0);
     if (core->n_verified == 0) forget_drafts(core);
     left -= core->n_verified;
     budget rest = {left, core->max_out - n_blocks - core->n_verified - n_prompts};
     for (int32_t i = 0; i < core->n_order; i++) {
-        rest.scoring += core__scores(core->order[i]) && !core->order[i]->decoding;
+        const core__sequence *s = core->order[i];
+        rest.scoring += s->takes && core__scores(s) && !s->decoding;
     }
     if (n_prompts > 0) share_rows(core, &rest, n_prompts);
 }

@@ -137,16 +137,25 @@ static bool explores(core__spec *spec, int32_t n_blocks, int32_t n, int32_t most
     return spec->since_plain++ >= LOOK_EVERY;
 }
 
-/* Prompts in the step are left out: their rows are work that must be done once, whatever is drafted
- * beside them, and not the price of this step's tokens. */
-static int32_t plan_best(di_core *core, int32_t n_blocks, int32_t n, int32_t most) {
+/* What the step costs by drafts. Beside prompts every row that a draft takes is one that a prompt does
+ * not get, so it costs what a row of such steps does, and the rows of prompts themselves are work
+ * to be done once, not the price of this step's tokens. */
+static void price(di_core *core, int32_t n_blocks, int32_t most, bool beside_prompts) {
+    core__spec *spec = &core->spec;
+    di_spec_cost_fill(spec->verify, core->context_class, n_blocks, most + 1, spec->step_s);
+    if (!beside_prompts || !(spec->mixed_row_s > 0)) return;
+    for (int32_t k = 0; k <= most; k++) spec->step_s[k] = (n_blocks + k) * spec->mixed_row_s;
+}
+
+static int32_t plan_best(di_core *core, int32_t n_blocks, int32_t n, int32_t most,
+                         bool beside_prompts) {
     core__spec *spec = &core->spec;
     const di_spec_batch batch = {n, spec->block, spec->survival, spec->limit};
     di_spec_costs costs = {.step_s = spec->step_s,
                            .max_drafts = most,
                            .draft_s = di_spec_cost_seconds(spec->draft, 0, n),
                            .tokens = n_blocks};
-    di_spec_cost_fill(spec->verify, core->context_class, n_blocks, most + 1, spec->step_s);
+    price(core, n_blocks, most, beside_prompts);
     di_spec_plan plan = di_spec_choose(&batch, &costs, spec->lengths, spec->heap);
     double excess = costs.draft_s + spec->step_s[most] - spec->step_s[0];
     if (plan.mode != DI_SPEC_OFF) return plan.drafts;
@@ -165,15 +174,16 @@ static int32_t context_class(const di_core *core) {
     return di_spec_cost_class(n ? sum / n : 0);
 }
 
-int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room) {
+int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room, bool beside_prompts) {
     int32_t most = 0;
     core->context_class = context_class(core);
     for (int32_t i = 0; i < core->n_order; i++) most += core->order[i]->most;
     most = smaller(most, room);
     if (most == 0 || core->options.spec == DI_SPEC_FIXED) return most;
     int32_t n = gather(core), n_verified;
-    if (!explores(&core->spec, n_blocks, n, most, &n_verified)) {
-        n_verified = plan_best(core, n_blocks, n, most);
+    /* A step with prompts is no measurement of its size. */
+    if (beside_prompts || !explores(&core->spec, n_blocks, n, most, &n_verified)) {
+        n_verified = plan_best(core, n_blocks, n, most, beside_prompts);
     }
     if (n_verified == 0) core->spec.since_plain = 0;
     return n_verified;
@@ -221,9 +231,13 @@ void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, 
 
 void core__spec_time(di_core *core, const core__step *step) {
     core__spec *spec = &core->spec;
-    if (step->n_rows == 0) { /* prompts cost otherwise */
-        di_spec_cost_record(spec->verify, (int64_t)step->n_blocks + step->n_verified,
-                            step->context_class, step->end - step->middle);
+    int64_t rows = (int64_t)step->n_blocks + step->n_verified;
+    double seconds = step->end - step->middle;
+    if (step->n_rows == 0) {
+        di_spec_cost_record(spec->verify, rows, step->context_class, seconds);
+    } else if (seconds > 0) {
+        double row_s = seconds / (double)(rows + step->n_rows), before = spec->mixed_row_s;
+        spec->mixed_row_s = before > 0 ? before + (row_s - before) / 8 : row_s;
     }
     if (step->n_drafted > 0) {
         di_spec_cost_record(spec->draft, step->n_drafted, 0, step->middle - step->begin);

@@ -39,7 +39,7 @@ static di_status enqueue_draft(di_core *core, const core__step *step, di_error *
     return force_drafts(core, step, error);
 }
 
-static di_status enqueue_forward(di_core *core, const core__step *step, di_error *error) {
+static di_status enqueue_forward(di_core *core, core__step *step, di_error *error) {
     di_step rows = {.blocks = core->blocks,
                     .n_blocks = step->n_blocks,
                     .n_drafts = step->n_verified,
@@ -55,6 +55,7 @@ static di_status enqueue_forward(di_core *core, const core__step *step, di_error
                     .n_masks = 2};
     if (!rows.params) rows.n_masks = 0;
     DI_TRY(di_forward(core->context, &rows, error));
+    di_context_stamp(core->context, &step->end);
     di_fetch results = step->results;
     results.logits = step->wants_logits ? core->logits : NULL;
     di_context_fetch(core->context, &results);
@@ -87,7 +88,6 @@ static di_status enqueue(di_core *core, core__step *step, di_error *error) {
     DI_TRY(enqueue_draft(core, step, error));
     di_context_stamp(core->context, &step->middle);
     DI_TRY(enqueue_forward(core, step, error));
-    di_context_stamp(core->context, &step->end);
     step->mark = di_context_mark(core->context);
     count(core, step);
     for (int32_t i = 0; i < core->n_order; i++) {
@@ -146,6 +146,9 @@ static void fail_all(di_core *core, di_status status, const di_error *error) {
 
 di_status di_core_step(di_core *core, bool *busy, di_error *error) {
     *busy = false;
+    if (core->telling) {
+        return di_fail(error, DI_ERR_USAGE, "a callback asked for a step: only the owner may");
+    }
     if (core->failed != DI_OK) {
         *error = core->failure;
         return core->failed;

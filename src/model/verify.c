@@ -3,6 +3,8 @@
  * before the one before it was read; here are the calls, and what the host may assume meanwhile.
  */
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "model/network.h"
 
@@ -73,10 +75,13 @@ int32_t di_context_ahead(const di_context *context, int32_t slot) {
 }
 
 void di_blocks_advance(di_context *context, const di_step *step) {
+    /* Drafts are for the step behind them; later they stand behind another token. */
+    for (int32_t i = 0; i < context->options.n_slots; i++) context->column[i] = -1;
     for (int32_t i = 0; i < step->n_blocks; i++) {
         int32_t *ahead = ahead_of(context, step->blocks[i].slot), at = 0;
         while (ahead[at] > 0) at++; /* there is a place: di_blocks_check */
-        ahead[at] = 1 + step->blocks[i].most;
+        int32_t most = step->blocks[i].most;
+        ahead[at] = 1 + (most < step->n_drafts ? most : step->n_drafts);
     }
 }
 
@@ -90,6 +95,13 @@ static void spend_margin(di_context *context, int32_t slot, int32_t rows, int32_
 void di_context_settle(di_context *context, int32_t slot, int32_t rows, int32_t kept) {
     di_slot_require(context, slot, __func__);
     int32_t *ahead = ahead_of(context, slot);
+    if (kept < 1 || kept > rows || rows > ahead[0]) {
+        fprintf(stderr,
+                "%s: %d of %d rows in slot %d, whose block has %d at most; this is a bug of "
+                "the caller\n",
+                __func__, kept, rows, slot, ahead[0]);
+        abort();
+    }
     for (int32_t i = 1; i < DI_MAX_AHEAD; i++) ahead[i - 1] = ahead[i];
     ahead[DI_MAX_AHEAD - 1] = 0;
     context->length[slot] += kept;
@@ -101,10 +113,7 @@ void di_context_drop(di_context *context, int32_t slot) {
     int32_t *ahead = ahead_of(context, slot);
     if (rows == 0) return;
     for (int32_t i = 0; i < DI_MAX_AHEAD; i++) ahead[i] = 0;
-    /* It may have been any number of rows up to that. */
-    int32_t before = context->margin[slot];
-    spend_margin(context, slot, rows, 0);
-    if (context->margin[slot] > before) context->margin[slot] = before;
+    spend_margin(context, slot, rows, 0); /* as if it had been all that it may */
     di_context_put_length(context, slot);
 }
 
