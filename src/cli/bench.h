@@ -46,7 +46,7 @@ typedef struct di_bench {
     bool json, quiet, noted;
     double last_note;
     di_bench_list lengths, batches; /* n 0: not given */
-    di_buffer tables;               /* of the JSON document */
+    di_buffer tables, left_out;     /* of the JSON document */
     const di_bench_column *columns; /* of the table that is open */
     int n_columns, n_rows, n_tables;
 } di_bench;
@@ -57,6 +57,14 @@ di_status di_bench_read_list(const char *option, const char *text, int64_t min, 
 /* The list given, else the defaults. */
 di_bench_list di_bench_choose(const di_bench_list *given, const int64_t *defaults, int n);
 int64_t di_bench_largest(const di_bench_list *list);
+
+/* Tokens of context that a scenario needs for prompts of `length` and `most` requests at once. */
+typedef int64_t (*di_bench_need)(const di_bench *b, int64_t length, int64_t most);
+/* --prompt-tokens, else the scenario's usual lengths, cut to what the model, or --context, takes.
+ * DI_ERR_UNSUPPORTED with the scenario's name when that is less than `least`. */
+di_status di_bench_choose_lengths(const di_bench *b, const char *scenario, const int64_t *usual,
+                                  int n, int64_t least, int64_t most, di_bench_need need,
+                                  di_bench_list *out, di_error *error);
 
 /* ---- Scenarios: bench_*.c ---- */
 
@@ -106,11 +114,16 @@ void di_bench_facts(const di_bench *b, di_buffer *out);
 /* The same for people: two lines. */
 void di_bench_facts_text(const di_bench *b, di_buffer *out);
 
+/* ---- Floors: bench_floor.c ---- */
+
 /* The least time of one step of `rows` rows, logits for `outs` of them: every weight that it needs
  * read once at the measured bandwidth, or two operations a weight and row at the measured peak,
  * whichever takes longer. Experts: as many as rows would pick at random. Attention and caches are
  * left out. NAN when the machine's speed is not known. */
 double di_bench_floor(const di_bench *b, double rows, double outs);
+/* The same of a prompt of n tokens in chunks: the last chunk's last row alone has logits. */
+double di_bench_prefill_floor(const di_bench *b, int64_t n, int64_t chunk);
+double di_bench_weight_bytes(const di_bench *b); /* of all tensors */
 
 /* ---- Engines and requests: bench_load.c ---- */
 
@@ -143,6 +156,8 @@ typedef struct di_bench_request {
     bool may_end;      /* at the end token; else that is never sampled */
     float temperature; /* 0: greedy; negative: the model's own sampling */
     uint64_t seed;
+    const di_sampling *sampling; /* NULL: the model's, with temperature and seed of above */
+    int32_t top_logprobs;
     double *times; /* of each token, room for max_tokens; may be NULL */
     /* measured */
     uint64_t id;

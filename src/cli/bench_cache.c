@@ -2,6 +2,7 @@
  * cut.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/bench.h"
 #include "model/model.h"
@@ -33,7 +34,7 @@ typedef struct cache_run {
     int32_t *ids; /* [n + NEW_TOKENS] */
     di_engine *engine;
     double cold[DI_BENCH_MAX_PAIRS], warm[DI_BENCH_MAX_PAIRS];
-    int64_t cached;
+    int64_t cached; /* of the last pair */
     uint64_t replayed;
 } cache_run;
 
@@ -46,7 +47,13 @@ static di_status cache_pair(di_bench *b, cache_run *r, int pair, di_error *error
     DI_TRY(di_bench_first_token(b, r->engine, r->ids, r->n + NEW_TOKENS, &r->warm[pair], &r->cached,
                                 error));
     r->replayed = di_engine_get_stats(r->engine).replayed_rows - before;
-    return DI_OK;
+    if (!r->snapshot || (r->cached == r->n && r->replayed == 0)) return DI_OK;
+    return di_fail(error, DI_ERR_USAGE,
+                   "cache: with --replay %s, %lld of %lld tokens were found and %llu rows "
+                   "replayed, so this was no start from a snapshot; it needs --prefix-cache on, a "
+                   "--window-cache of some MB, and a longer prompt than a page",
+                   r->replay, (long long)r->cached, (long long)r->n,
+                   (unsigned long long)r->replayed);
 }
 
 static void cache_row(di_bench *b, const cache_run *r) {
@@ -86,15 +93,30 @@ static bool has_cut(const di_bench *b) {
     return cut >= 0 && cut < c->num_hidden_layers - 1;
 }
 
+/* In stable, a snapshot serves a prompt whose cut begins behind it alone (see the engine). */
+static bool has_snapshot(const di_bench *b, const char *replay) {
+    return strcmp(replay, "stable") != 0 || NEW_TOKENS >= b->config.sliding_window;
+}
+
+static int64_t cache_need(const di_bench *b, int64_t length, int64_t most) {
+    (void)b;
+    return length + NEW_TOKENS + most;
+}
+
 di_status di_bench_cache(di_bench *b, di_error *error) {
     static const char *const modes[] = {"exact", "stable", "bounded"};
     static const int64_t usual[] = {16000};
-    di_bench_list lengths = di_bench_choose(&b->lengths, usual, 1);
+    di_bench_list lengths;
     int n_modes = has_cut(b) ? 3 : 1;
+    if (strcmp(di_args_text(b->args, DI_OPT_PREFIX_CACHE), "off") == 0) {
+        return di_fail(error, DI_ERR_USAGE, "cache: it needs --prefix-cache on");
+    }
+    DI_TRY(di_bench_choose_lengths(b, "cache", usual, 1, 1, 1, cache_need, &lengths, error));
     di_bench_table(b, "cache",
                    "first token of a prompt: cold, and with 64 new tokens behind the cached prompt",
                    cache_columns, sizeof cache_columns / sizeof *cache_columns);
     for (int i = 0; i < lengths.n * n_modes * 2; i++) {
+        if (i % 2 == 1 && !has_snapshot(b, modes[i / 2 % n_modes])) continue;
         cache_run *r = calloc(1, sizeof *r);
         if (!r) return di_fail(error, DI_ERR_MEMORY, "out of memory: cache");
         r->n = lengths.values[i / (2 * n_modes)];
@@ -165,12 +187,18 @@ static void cut_rows(di_bench *b, const cut_run *r) {
     }
 }
 
+static int64_t cut_need(const di_bench *b, int64_t length, int64_t most) {
+    (void)b;
+    return length + most;
+}
+
 di_status di_bench_cut(di_bench *b, di_error *error) {
     static const int64_t usual[] = {16000};
-    di_bench_list lengths = di_bench_choose(&b->lengths, usual, 1);
+    di_bench_list lengths;
     if (!has_cut(b)) {
         return di_fail(error, DI_ERR_UNSUPPORTED, "cut: this model has no layers above a cut");
     }
+    DI_TRY(di_bench_choose_lengths(b, "cut", usual, 1, 1, 1, cut_need, &lengths, error));
     di_bench_table(b, "cut", "a cold prompt with and without the layers above the cut", cut_columns,
                    sizeof cut_columns / sizeof *cut_columns);
     for (int i = 0; i < lengths.n; i++) {

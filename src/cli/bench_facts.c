@@ -1,4 +1,4 @@
-/* What was measured on what: machine, model, options; and the floors that follow from them. */
+/* What was measured on what: machine, model, options. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,6 @@
 #include "base/team.h"
 #include "cli/bench.h"
 #include "cli/lossy.h"
-#include "model/checkpoint.h"
 
 /* ---- Machine ---- */
 
@@ -66,58 +65,8 @@ static void machine(const di_bench *b, di_buffer *out) {
 
 /* ---- Model ---- */
 
-typedef struct sums {
-    double bytes;       /* of all tensors */
-    double dense_bytes; /* read by every step */
-    double dense_values;
-    double head_bytes, head_values;
-    double expert_bytes; /* of all routed experts of all layers */
-    int32_t n_layers;
-} sums;
-
-static di_status add(void *user, const di_tensor_spec *spec, di_error *error) {
-    sums *s = user;
-    (void)error;
-    double bytes = (double)di_tensor_spec_bytes(spec);
-    double values = spec->n_dims == 2 ? (double)spec->shape[0] * (double)spec->shape[1] : 0;
-    if (spec->dtype == DI_F8_E8M0) values = 0;
-    if (spec->required) s->bytes += bytes;
-    if (spec->kind == DI_KIND_HEAD && strcmp(spec->name, "head.weight") == 0) {
-        s->head_bytes += bytes;
-        s->head_values += values;
-    }
-    if (spec->layer < 0 || spec->layer >= s->n_layers) return DI_OK;
-    if (spec->kind == DI_KIND_EXPERTS) {
-        s->expert_bytes += bytes;
-    } else if (!strstr(spec->name, ".engram.embed.")) {
-        s->dense_bytes += bytes;
-        s->dense_values += values;
-    }
-    return DI_OK;
-}
-
-static sums sums_of(const di_bench *b) {
-    di_error error;
-    sums s = {.n_layers = b->config.num_hidden_layers};
-    (void)di_contract_each(&b->config, add, &s, &error); /* add never fails */
-    return s;
-}
-
-double di_bench_floor(const di_bench *b, double rows, double outs) {
-    const di_config *c = &b->config;
-    sums s = sums_of(b);
-    double picked = (double)c->num_experts_per_tok, all = (double)c->n_routed_experts;
-    double touched = 1 - pow(1 - picked / all, rows); /* part of the experts, at random */
-    double values = 3.0 * c->hidden_size * c->moe_intermediate_size * picked * s.n_layers;
-    double bytes = s.dense_bytes + s.expert_bytes * touched + (outs > 0 ? s.head_bytes : 0);
-    double flops = 2 * ((s.dense_values + values) * rows + s.head_values * outs);
-    double memory = bytes / b->peak.read_bytes_per_s, compute = flops / b->peak.flop_per_s;
-    return memory > compute ? memory : compute;
-}
-
 static void model(const di_bench *b, di_buffer *out) {
     const di_config *c = &b->config;
-    sums s = sums_of(b);
     di_buffer_printf(out,
                      ",\n\"model\": {\"layers\": %d, \"draft_layers\": %d, \"hidden_size\": %d, "
                      "\"vocab_size\": %d, \"experts\": %d, \"experts_per_token\": %d, "
@@ -125,7 +74,7 @@ static void model(const di_bench *b, di_buffer *out) {
                      c->num_hidden_layers, c->num_nextn_predict_layers, c->hidden_size,
                      c->vocab_size, c->n_routed_experts, c->num_experts_per_tok, c->sliding_window);
     put_number(out, "max_context", (double)c->max_position_embeddings);
-    put_number(out, "weight_bytes", s.bytes);
+    put_number(out, "weight_bytes", di_bench_weight_bytes(b));
     put_text(out, "directory", b->random ? NULL : b->directory);
     put_text(out, "weights", di_args_text(b->args, DI_OPT_WEIGHTS));
     di_buffer_putc(out, '}');
@@ -171,6 +120,6 @@ void di_bench_facts_text(const di_bench *b, di_buffer *out) {
                      b->peak.flop_per_s * 1e-9);
     di_buffer_printf(out, "%s: %d layers of width %d, %d experts, %.3f GB; %s, %s\n",
                      b->random ? "random weights" : b->directory, c->num_hidden_layers,
-                     c->hidden_size, c->n_routed_experts, sums_of(b).bytes * 1e-9,
+                     c->hidden_size, c->n_routed_experts, di_bench_weight_bytes(b) * 1e-9,
                      di_args_text(b->args, DI_OPT_BACKEND), di_args_text(b->args, DI_OPT_NUMERICS));
 }

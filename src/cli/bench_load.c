@@ -96,6 +96,7 @@ di_status di_bench_submit(di_bench *b, di_engine *engine, di_bench_request *requ
     di_sampling sampling = di_engine_sampling(engine);
     if (request->temperature >= 0) sampling.temperature = request->temperature;
     sampling.seed = request->seed;
+    if (request->sampling) sampling = *request->sampling;
     if (!request->may_end && eos >= 0) {
         sampling.biases = &never;
         sampling.n_biases = 1;
@@ -105,6 +106,7 @@ di_status di_bench_submit(di_bench *b, di_engine *engine, di_bench_request *requ
                     .max_tokens = request->max_tokens,
                     .sampling = sampling,
                     .n_choices = 1,
+                    .top_logprobs = request->top_logprobs,
                     .user = request,
                     .on_token = on_token,
                     .on_end = on_end};

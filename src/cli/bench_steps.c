@@ -10,7 +10,9 @@ enum {
     GAP_STEPS = 64,
     GAP_WARM = 3,
     ROW_CHUNK = 256,
-    ROW_CHUNKS = 4
+    ROW_CHUNKS = 4,
+    ROW_REST = 64, /* of the context in front of the chunks, at least */
+    ROW_LEAST = ROW_REST + ROW_CHUNK / 2
 };
 
 /* ---- prefill ---- */
@@ -26,20 +28,12 @@ static const di_bench_column prefill_columns[] = {
     {"samples", NULL, 0, 1},
 };
 
-static double prefill_floor(const di_bench *b, int64_t n) {
-    int64_t chunk = di_args_int(b->args, DI_OPT_CHUNK);
-    int64_t whole = n / chunk;
-    double rest = (double)(n % chunk);
-    return (double)whole * di_bench_floor(b, (double)chunk, 0) +
-           (rest > 0 ? di_bench_floor(b, rest, 1) : 0);
-}
-
 static void prefill_row(di_bench *b, int64_t n, double *samples) {
     double sorted[DI_BENCH_MAX_PAIRS];
     for (int i = 0; i < b->pairs; i++) sorted[i] = samples[i];
     di_stat_sort(sorted, (size_t)b->pairs);
     di_stat_interval t = di_stat_median(sorted, (size_t)b->pairs);
-    double floor = prefill_floor(b, n);
+    double floor = di_bench_prefill_floor(b, n, di_args_int(b->args, DI_OPT_CHUNK));
     di_bench_row_of(b, (di_bench_cell[]){DI_CELL(n), DI_CELL(t.median), DI_CELL(t.low),
                                          DI_CELL(t.high), DI_CELL((double)n / t.median),
                                          DI_CELL(floor), DI_CELL(floor / t.median),
@@ -59,9 +53,15 @@ static di_status prefill_length(di_bench *b, di_engine *engine, int64_t n, int32
     return DI_OK;
 }
 
+static int64_t prefill_need(const di_bench *b, int64_t length, int64_t most) {
+    (void)b;
+    return length + most;
+}
+
 di_status di_bench_prefill(di_bench *b, di_error *error) {
     static const int64_t usual[] = {256, 1024, 4096};
-    di_bench_list lengths = di_bench_choose(&b->lengths, usual, 3);
+    di_bench_list lengths;
+    DI_TRY(di_bench_choose_lengths(b, "prefill", usual, 3, 1, 1, prefill_need, &lengths, error));
     int64_t longest = di_bench_largest(&lengths);
     di_bench_engine settings = di_bench_engine_defaults(1, longest + 1);
     di_engine *engine = NULL;
@@ -127,12 +127,22 @@ static di_status decode_batch(di_bench *b, di_engine *engine, int64_t context, i
     return status;
 }
 
+/* Drafts would make a step one of more rows than requests, which is what speculation measures. */
+static di_bench_engine crowd_engine(int64_t n, int64_t context) {
+    di_bench_engine settings = di_bench_engine_defaults(n, context);
+    settings.spec = "off";
+    return settings;
+}
+
+static int64_t decode_need(const di_bench *b, int64_t context, int64_t most) {
+    int64_t steps = (int64_t)b->pairs * (DECODE_STEPS + 1);
+    return context + di_bench_crowd_room(b, most, context, steps);
+}
+
 static di_status decode_context(di_bench *b, int64_t context, const di_bench_list *batches,
                                 di_error *error) {
     int64_t most = di_bench_largest(batches);
-    int64_t steps = (int64_t)b->pairs * (DECODE_STEPS + 1);
-    di_bench_engine settings =
-        di_bench_engine_defaults(most, context + di_bench_crowd_room(b, most, context, steps));
+    di_bench_engine settings = crowd_engine(most, decode_need(b, context, most));
     di_engine *engine;
     DI_TRY(di_bench_open(b, &settings, &engine, error));
     di_status status = DI_OK;
@@ -146,7 +156,9 @@ static di_status decode_context(di_bench *b, int64_t context, const di_bench_lis
 di_status di_bench_decode(di_bench *b, di_error *error) {
     static const int64_t usual[] = {1, 2, 4, 8, 16, 32, 64}, usual_context[] = {512};
     di_bench_list batches = di_bench_choose(&b->batches, usual, 7);
-    di_bench_list contexts = di_bench_choose(&b->lengths, usual_context, 1);
+    di_bench_list contexts;
+    DI_TRY(di_bench_choose_lengths(b, "decode", usual_context, 1, 1, di_bench_largest(&batches),
+                                   decode_need, &contexts, error));
     di_bench_table(b, "decode", "a step in which every request gets one token", decode_columns,
                    sizeof decode_columns / sizeof *decode_columns);
     for (int i = 0; i < contexts.n; i++) {
@@ -184,18 +196,31 @@ typedef struct rows {
     double chunk[DI_BENCH_MAX_PAIRS];
 } rows;
 
+static int64_t row_new_tokens(int64_t context) {
+    int64_t chunks = 2 * (context - ROW_REST) / ROW_CHUNK;
+    return (chunks < ROW_CHUNKS ? chunks : ROW_CHUNKS) * ROW_CHUNK;
+}
+
+static int64_t crowd_need(const di_bench *b, int64_t context, int64_t n) {
+    return context + di_bench_crowd_room(b, n, context, (int64_t)b->pairs * (GROUP_STEPS + 1));
+}
+
+static int64_t row_need(const di_bench *b, int64_t context, int64_t most) {
+    int64_t reader = context + row_new_tokens(context) / 2 + 1;
+    int64_t crowd = crowd_need(b, context, most);
+    return reader > crowd ? reader : crowd;
+}
+
 static di_status open_rows(di_bench *b, rows *r, di_error *error) {
     double ignored;
-    int64_t steps = (int64_t)b->pairs * (GROUP_STEPS + 1);
-    di_bench_engine settings = di_bench_engine_defaults(1, r->prefix + r->new_tokens + 1);
+    di_bench_engine settings = crowd_engine(1, r->prefix + r->new_tokens + 1);
     settings.chunk = ROW_CHUNK;
     DI_TRY(di_bench_prompt_make(b, 7, r->prefix + r->new_tokens, &r->ids, error));
     DI_TRY(di_bench_open(b, &settings, &r->reader, error));
     DI_TRY(di_bench_first_token(b, r->reader, r->ids, r->prefix, &ignored, NULL, error));
     for (int i = 0; i < r->batches.n; i++) {
         int64_t n = r->batches.values[i];
-        int64_t need = r->context + di_bench_crowd_room(b, n, r->context, steps);
-        settings = di_bench_engine_defaults(n, need);
+        settings = crowd_engine(n, crowd_need(b, r->context, n));
         di_bench_note(b, "row: %lld requests at %lld tokens", (long long)n, (long long)r->context);
         DI_TRY(di_bench_open(b, &settings, &r->sides[i].engine, error));
         DI_TRY(
@@ -261,15 +286,15 @@ static void free_rows(rows *r) {
 
 static di_status row_context(di_bench *b, int64_t context, const di_bench_list *batches,
                              di_error *error) {
-    int64_t chunks = 2 * (context - 64) / ROW_CHUNK;
-    if (chunks < 1) {
-        return di_fail(error, DI_ERR_USAGE, "row: a context of 192 tokens at least is needed");
+    if (context < ROW_LEAST) {
+        return di_fail(error, DI_ERR_USAGE, "row: a context of %d tokens at least is needed",
+                       ROW_LEAST);
     }
     rows *r = calloc(1, sizeof *r);
     if (!r) return di_fail(error, DI_ERR_MEMORY, "out of memory: row");
     r->batches = *batches;
     r->context = context;
-    r->new_tokens = (chunks < ROW_CHUNKS ? chunks : ROW_CHUNKS) * ROW_CHUNK;
+    r->new_tokens = row_new_tokens(context);
     r->prefix = context - r->new_tokens / 2;
     di_status status = open_rows(b, r, error);
     if (status == DI_OK) status = measure_rows(b, r, error);
@@ -281,7 +306,9 @@ static di_status row_context(di_bench *b, int64_t context, const di_bench_list *
 di_status di_bench_row(di_bench *b, di_error *error) {
     static const int64_t usual[] = {1, 32}, usual_context[] = {1024};
     di_bench_list batches = di_bench_choose(&b->batches, usual, 2);
-    di_bench_list contexts = di_bench_choose(&b->lengths, usual_context, 1);
+    di_bench_list contexts;
+    DI_TRY(di_bench_choose_lengths(b, "row", usual_context, 1, ROW_LEAST,
+                                   di_bench_largest(&batches), row_need, &contexts, error));
     di_bench_table(b, "row",
                    "a row of a decode step against one of a 256-row prefill chunk around the same "
                    "context",
@@ -312,11 +339,14 @@ typedef struct gaps {
     double share[DI_BENCH_MAX_PAIRS];
 } gaps;
 
+static int64_t gap_need(const di_bench *b, int64_t context, int64_t n) {
+    int64_t steps = (int64_t)b->pairs * (GAP_STEPS + GAP_WARM + 2);
+    return context + di_bench_crowd_room(b, n, context, steps);
+}
+
 static di_status open_gap(di_bench *b, gaps *g, int ahead, int64_t n, int64_t context,
                           di_error *error) {
-    int64_t steps = (int64_t)b->pairs * (GAP_STEPS + GAP_WARM + 2);
-    di_bench_engine settings =
-        di_bench_engine_defaults(n, context + di_bench_crowd_room(b, n, context, steps));
+    di_bench_engine settings = di_bench_engine_defaults(n, gap_need(b, context, n));
     settings.steps_ahead = g->ahead = ahead;
     DI_TRY(di_bench_open(b, &settings, &g->engine, error));
     return di_bench_crowd_start(b, &g->crowd, g->engine, n, context, error);
@@ -370,7 +400,9 @@ static di_status gap_batch(di_bench *b, gaps *sides, int n_sides, int64_t n, int
 di_status di_bench_gap(di_bench *b, di_error *error) {
     static const int64_t usual[] = {16}, usual_context[] = {512};
     di_bench_list batches = di_bench_choose(&b->batches, usual, 1);
-    di_bench_list contexts = di_bench_choose(&b->lengths, usual_context, 1);
+    di_bench_list contexts;
+    DI_TRY(di_bench_choose_lengths(b, "gap", usual_context, 1, 1, di_bench_largest(&batches),
+                                   gap_need, &contexts, error));
     int n_sides = 1 + di_engine_options_defaults().steps_ahead;
     di_bench_table(b, "gap",
                    "of the time of a decode step: the device idle between steps, and the engine "

@@ -90,10 +90,10 @@ void di_bench_table_end(di_bench *b) {
 }
 
 void di_bench_note(di_bench *b, const char *format, ...) {
-    static const double every_s = 10;
     bool terminal = di_terminal_is(stderr);
-    double now = di_seconds();
-    if (b->quiet || (!terminal && now - b->last_note < every_s)) return;
+    double now = di_seconds(), every_s = terminal ? 0.1 : 10;
+    if (terminal && !b->noted) every_s = 0; /* nothing stands there */
+    if (b->quiet || now - b->last_note < every_s) return;
     b->last_note = now;
     va_list values;
     va_start(values, format);

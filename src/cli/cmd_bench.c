@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/bench.h"
+#include "cli/lossy.h"
 #include "cli/synth_args.h"
 #include "cli/terminal.h"
 
@@ -54,6 +55,28 @@ int64_t di_bench_largest(const di_bench_list *list) {
         if (list->values[i] > largest) largest = list->values[i];
     }
     return largest;
+}
+
+di_status di_bench_choose_lengths(const di_bench *b, const char *scenario, const int64_t *usual,
+                                  int n, int64_t least, int64_t most, di_bench_need need,
+                                  di_bench_list *out, di_error *error) {
+    int64_t context = b->config.max_position_embeddings;
+    *out = b->lengths;
+    if (out->n > 0) return DI_OK;
+    if (di_args_given(b->args, DI_OPT_CONTEXT) && di_args_int(b->args, DI_OPT_CONTEXT) < context) {
+        context = di_args_int(b->args, DI_OPT_CONTEXT);
+    }
+    for (int i = 0; i < n; i++) {
+        int64_t length = usual[i];
+        while (length >= least && need(b, length, most) > context) length--;
+        if (length < least) {
+            return di_fail(error, DI_ERR_UNSUPPORTED,
+                           "%s: a context of %" PRId64 " tokens is too short for it", scenario,
+                           context);
+        }
+        if (out->n == 0 || out->values[out->n - 1] != length) out->values[out->n++] = length;
+    }
+    return DI_OK;
 }
 
 static di_status read_lists(di_bench *b, di_error *error) {
@@ -164,6 +187,11 @@ static di_status run_one(di_bench *b, int i, bool forgiving, di_error *error) {
     if (b->columns) di_bench_table_end(b);
     if (status != DI_ERR_UNSUPPORTED || !forgiving) return status;
     if (!b->quiet) fprintf(stderr, "left out: %s\n", error->message);
+    di_buffer_printf(&b->left_out,
+                     "%s{\"scenario\": \"%s\", \"why\": ", b->left_out.size > 0 ? ", " : "",
+                     scenarios[i].name);
+    di_lossy_write(&b->left_out, error->message, strlen(error->message));
+    di_buffer_putc(&b->left_out, '}');
     return DI_OK;
 }
 
@@ -182,8 +210,10 @@ static di_status print_document(const di_bench *b, bool complete, di_error *erro
     di_bench_facts(b, &out);
     di_buffer_puts(&out, ",\n\"tables\": {");
     if (b->tables.size > 0) di_buffer_append(&out, b->tables.data, b->tables.size);
-    di_buffer_printf(&out, "\n},\n\"complete\": %s}\n", complete ? "true" : "false");
-    bool failed = out.failed || b->tables.failed;
+    di_buffer_puts(&out, "\n},\n\"left_out\": [");
+    if (b->left_out.size > 0) di_buffer_append(&out, b->left_out.data, b->left_out.size);
+    di_buffer_printf(&out, "],\n\"complete\": %s}\n", complete ? "true" : "false");
+    bool failed = out.failed || b->tables.failed || b->left_out.failed;
     if (!failed) fwrite(out.data, 1, out.size, stdout);
     di_buffer_free(&out);
     return failed ? di_fail(error, DI_ERR_MEMORY, "out of memory: the document") : DI_OK;
@@ -210,12 +240,12 @@ static di_status run_bench(di_bench *b, di_error *error) {
     measure_machine(b);
     if (!b->json) DI_TRY(print_head(b, error));
     di_status status = run_all(b, chosen, forgiving, error);
-    if (b->json && (status == DI_OK || status == DI_ERR_CANCELLED)) {
-        di_error failure;
-        if (print_document(b, status == DI_OK, &failure) != DI_OK) {
-            *error = failure;
-            return failure.status;
-        }
+    if (!b->json) return status;
+    di_error failure; /* what came before a failure may have taken an hour */
+    di_status printed = print_document(b, status == DI_OK, &failure);
+    if (status == DI_OK && printed != DI_OK) {
+        *error = failure;
+        return printed;
     }
     return status;
 }
@@ -234,5 +264,6 @@ di_status di_cmd_bench(const di_args *args, di_error *error) {
     di_bench_note_end(&b);
     di_synth_memory_destroy(b.random);
     di_buffer_free(&b.tables);
+    di_buffer_free(&b.left_out);
     return status;
 }
