@@ -10,6 +10,7 @@
 #include "cli/bench.h"
 #include "cli/engine_args.h"
 #include "cli/input.h"
+#include "cli/lines.h"
 #include "cli/terminal.h"
 
 enum { USUAL_REQUESTS = 64, USUAL_ANSWER = 32, USUAL_PROMPT = 256 };
@@ -45,6 +46,13 @@ static int64_t answer_of(const di_bench *b) {
 static int64_t requests_of(const di_bench *b) {
     return di_args_given(b->args, DI_OPT_LIMIT) ? di_args_int(b->args, DI_OPT_LIMIT)
                                                 : USUAL_REQUESTS;
+}
+
+static int64_t context_of(const di_bench *b) {
+    int64_t most = b->config.max_position_embeddings;
+    bool given = di_args_given(b->args, DI_OPT_CONTEXT);
+    int64_t asked = given ? di_args_int(b->args, DI_OPT_CONTEXT) : most;
+    return asked < most ? asked : most;
 }
 
 static di_status take_room(load *l, int64_t n, di_error *error) {
@@ -87,64 +95,89 @@ static di_status make_load(di_bench *b, int64_t prompt, load *l, di_error *error
     return take_times(l, error);
 }
 
-/* The requests of a batch file. Reading them needs an engine: a small one is opened for it. */
-static di_status read_lines(di_bench *b, const char *text, size_t size, const char *path, load *l,
+/* One request of a file. What a server does with it is what is measured: so with the file's own
+ * sampling; but bench reads no text, and a request is one answer. */
+static di_status read_line(di_batch_line *line, const di_engine *engine, const char *text,
+                           size_t size, const char *what, di_error *error) {
+    di_error why;
+    DI_TRY(di_batch_line_open(line, text, size, what, error));
+    di_status status = di_batch_line_read(line, engine, &why);
+    if (status != DI_OK) return di_fail(error, status, "%s: %s", what, why.message);
+    if (line->n_choices > 1 || line->n_stops > 0) {
+        return di_fail(error, DI_ERR_UNSUPPORTED, "%s: %s: bench does not support it; leave it out",
+                       what, line->n_stops > 0 ? "stop" : "n above 1");
+    }
+    return DI_OK;
+}
+
+/* l->n of the lines at most; then l->n is how many there were. Reading them needs an engine: a
+ * small one is opened for it. */
+static di_status read_lines(di_bench *b, const di_buffer *in, const char *path, load *l,
                             di_error *error) {
-    di_bench_engine settings = di_bench_engine_defaults(1, b->config.max_position_embeddings);
+    di_bench_engine settings = di_bench_engine_defaults(1, context_of(b));
     if (settings.context > 32768) settings.context = 32768;
+    di_lines lines = {.data = in->data, .size = in->size};
     const di_tokenizer *tokenizer;
     di_engine *engine;
+    const char *text;
+    size_t size;
+    int64_t n = 0;
     DI_TRY(di_bench_open(b, &settings, &engine, error));
     di_status status = di_engine_need_tokenizer(engine, b->directory, &tokenizer, error);
-    int64_t number = 0;
-    for (const char *at = text, *end = text + size; at < end && status == DI_OK && l->n > number;) {
-        size_t length = (size_t)(end - at);
-        const char *newline = memchr(at, '\n', length);
-        if (newline) length = (size_t)(newline - at);
-        if (length > 0) {
-            char what[60];
-            di_batch_line *line = &l->lines[number];
-            snprintf(what, sizeof what, "line %lld of %.30s", (long long)number + 1, path);
-            status = di_batch_line_open(line, at, length, what, error);
-            if (status == DI_OK) status = di_batch_line_read(line, engine, error);
-            number++;
-        }
-        at += length + 1;
+    while (status == DI_OK && n < l->n && di_lines_next(&lines, &text, &size)) {
+        char what[60];
+        snprintf(what, sizeof what, "line %lld of %.30s", (long long)lines.number, path);
+        status = read_line(&l->lines[n++], engine, text, size, what, error);
     }
     di_engine_close(engine);
-    l->n = number;
-    if (status == DI_OK && number == 0) {
-        return di_fail(error, DI_ERR_INVALID, "%s holds no requests", path);
-    }
+    l->n = n;
     return status;
 }
 
-static di_status read_load(di_bench *b, const char *path, load *l, di_error *error) {
-    di_buffer text = DI_BUFFER_EMPTY;
+/* As a batch runs it, but that an answer without a length has bench's. */
+static di_bench_request request_of(const di_bench *b, di_batch_line *line, int64_t i) {
+    int64_t n = (int64_t)line->prompt.size, room = context_of(b) - n;
+    int64_t answer = line->max_tokens > 0 ? line->max_tokens : answer_of(b);
+    if (!line->has_seed) line->sampling.seed = (uint64_t)i;
+    return (di_bench_request){.ids = line->prompt.data,
+                              .n_ids = n,
+                              .max_tokens = answer < room ? answer : room,
+                              .may_end = true,
+                              .sampling = &line->sampling,
+                              .top_logprobs = line->top_logprobs};
+}
+
+static int64_t count_lines(const di_buffer *in) {
+    di_lines lines = {.data = in->data, .size = in->size};
+    const char *text;
+    size_t size;
     int64_t n = 0;
-    di_status status = di_input_file(path, &text, error);
-    for (size_t i = 0; i < text.size && status == DI_OK; i++) n += text.data[i] == '\n';
-    n++;
+    while (di_lines_next(&lines, &text, &size)) n++;
+    return n;
+}
+
+static di_status read_load(di_bench *b, const char *path, load *l, di_error *error) {
+    di_buffer in = DI_BUFFER_EMPTY;
+    di_status status;
+    DI_TRY_DONE(di_input_file(path, &in, error));
+    int64_t n = count_lines(&in);
     if (di_args_given(b->args, DI_OPT_LIMIT) && n > requests_of(b)) n = requests_of(b);
+    if (n == 0) {
+        status = di_fail(error, DI_ERR_INVALID, "%s holds no requests", path);
+        goto done;
+    }
+    DI_TRY_DONE(take_room(l, n, error));
     l->lines = calloc((size_t)n, sizeof *l->lines);
-    if (status == DI_OK) {
-        status = l->lines ? take_room(l, n, error)
-                          : di_fail(error, DI_ERR_MEMORY, "out of memory: requests");
+    if (!l->lines) {
+        status = di_fail(error, DI_ERR_MEMORY, "out of memory: requests");
+        goto done;
     }
-    if (status == DI_OK) status = read_lines(b, text.data, text.size, path, l, error);
-    di_buffer_free(&text);
-    if (status != DI_OK) return status;
-    for (int64_t i = 0; i < l->n; i++) {
-        const di_batch_line *line = &l->lines[i];
-        l->requests[i] =
-            (di_bench_request){.ids = line->prompt.data,
-                               .n_ids = (int64_t)line->prompt.size,
-                               .max_tokens = line->max_tokens > 0 ? line->max_tokens : answer_of(b),
-                               .may_end = true,
-                               .temperature = line->sampling.temperature,
-                               .seed = (uint64_t)i};
-    }
-    return take_times(l, error);
+    DI_TRY_DONE(read_lines(b, &in, path, l, error));
+    for (int64_t i = 0; i < l->n; i++) l->requests[i] = request_of(b, &l->lines[i], i);
+    status = take_times(l, error);
+done:
+    di_buffer_free(&in);
+    return status;
 }
 
 static void free_load(load *l) {
@@ -267,6 +300,7 @@ static di_status read_rate(const char **at, double capacity, double *rate, di_er
 
 static di_status run_rates(di_bench *b, load *l, di_engine *engine, di_error *error) {
     double rate;
+    DI_TRY(run_load(b, l, engine, INFINITY, error)); /* brings the weights in */
     DI_TRY(run_load(b, l, engine, INFINITY, error));
     double capacity = (double)l->n / l->seconds;
     report(b, l, capacity, INFINITY);
@@ -302,15 +336,24 @@ static di_status run_prompts(di_bench *b, int64_t prompt, const char *path, di_e
     return status;
 }
 
+static int64_t latency_need(const di_bench *b, int64_t length, int64_t most) {
+    (void)most;
+    return length + answer_of(b);
+}
+
 di_status di_bench_latency(di_bench *b, di_error *error) {
     static const int64_t usual[] = {USUAL_PROMPT};
-    di_bench_list lengths = di_bench_choose(&b->lengths, usual, 1);
+    di_bench_list lengths = {.n = 1}; /* of a file: its own */
     const char *path = di_args_text(b->args, DI_OPT_INPUT);
+    if (!path) {
+        DI_TRY(
+            di_bench_choose_lengths(b, "latency", usual, 1, 1, 1, latency_need, &lengths, error));
+    }
     di_bench_table(b, "latency",
                    "requests that arrive at random; the first rows: all at once, which gives 100 % "
                    "load",
                    columns, sizeof columns / sizeof *columns);
-    for (int i = 0; i < (path ? 1 : lengths.n); i++) {
+    for (int i = 0; i < lengths.n; i++) {
         DI_TRY(run_prompts(b, lengths.values[i], path, error));
     }
     return DI_OK;

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "cli/input.h"
+#include "cli/lines.h"
 
 enum { PASSAGE = 256, BETWEEN = 512 };
 
@@ -77,15 +78,11 @@ static di_status add_line(di_bench_task *task, const di_tokenizer *tokenizer, co
 
 static di_status add_lines(di_bench_task *task, const di_tokenizer *tokenizer, const di_buffer *in,
                            const char *path, int64_t limit, di_error *error) {
-    int64_t number = 0;
-    for (size_t at = 0; at < in->size && task->n < limit;) {
-        const char *newline = memchr(in->data + at, '\n', in->size - at);
-        size_t size = newline ? (size_t)(newline - in->data) - at : in->size - at;
-        number++;
-        if (size > 0) {
-            DI_TRY(add_line(task, tokenizer, in->data + at, size, path, number, error));
-        }
-        at += size + 1;
+    di_lines lines = {.data = in->data, .size = in->size};
+    const char *text;
+    size_t size;
+    while (task->n < limit && di_lines_next(&lines, &text, &size)) {
+        DI_TRY(add_line(task, tokenizer, text, size, path, lines.number, error));
     }
     return DI_OK;
 }
