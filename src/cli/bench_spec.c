@@ -25,6 +25,7 @@ static const di_bench_column columns[] = {
     {"spec", "drafts", -1, 1},
     {"same_tokens", "same", -1, 1},
     {"tokens_per_second", "tokens/s", 1, 1},
+    {"speed_of", NULL, -1, 1}, /* "decoding" or "run": what tokens_per_second is */
     {"accepted_length", "length", 2, 1},
     {"drafted", NULL, 0, 1},
     {"verified", NULL, 0, 1},
@@ -187,6 +188,7 @@ static void report(di_bench *b, const contest *c) {
                         (di_bench_cell[]){DI_CELL_TEXT(c->task->name), DI_CELL(c->at_once),
                                           DI_CELL_TEXT(s->sampling), DI_CELL_TEXT(s->spec),
                                           DI_CELL_TEXT(s->same ? "yes" : "no"), DI_CELL(off.a),
+                                          DI_CELL_TEXT(c->at_once == 1 ? "decoding" : "run"),
                                           DI_CELL(steps > 0 ? 1 + (double)s->stats.accepted / steps
                                                             : NAN),
                                           DI_CELL(s->stats.drafted), DI_CELL(s->stats.verified),
@@ -265,7 +267,9 @@ di_status di_bench_speculation(di_bench *b, di_error *error) {
     static const side sides[] = {{.sampling = "greedy", .spec = "off"},
                                  {.sampling = "greedy", .spec = "fixed"},
                                  {.sampling = "greedy", .spec = "scheduled"}};
-    return run_all(b, "speculation", "decoding with drafts, greedy; length: tokens a verified step",
+    return run_all(b, "speculation",
+                   "drafts, greedy; tokens/s: 1 request: of decoding alone, more: of the run, "
+                   "prompts included; length: tokens a verified step",
                    sides, 3, error);
 }
 
@@ -275,6 +279,8 @@ di_status di_bench_sampled(di_bench *b, di_error *error) {
                                  {.sampling = "coupled", .spec = "scheduled"},
                                  {.sampling = "reject", .spec = "fixed"},
                                  {.sampling = "reject", .spec = "scheduled"}};
-    return run_all(b, "sampled", "decoding with drafts, sampled as the model says", sides, 5,
-                   error);
+    return run_all(b, "sampled",
+                   "the same, sampled as the model says; tokens/s: 1 request: of decoding alone, "
+                   "more: of the run, prompts included",
+                   sides, 5, error);
 }
