@@ -62,7 +62,7 @@ static void test_steps(void **state) {
     if (!program_can_compute()) skip();
     const di_json *d = document(
         "bench models/demo -q --json --scenario prefill,decode,row,gap --prompt-tokens 200 "
-        "--batches 1,3 --pairs 2 --seed 5");
+        "--batches 1,3 --spec fixed --pairs 2 --seed 5");
     const di_json *t = table(d, "prefill", 1);
     all_in(t, "tokens", 200, 200);
     all_in(t, "seconds", 1e-4, 100);
@@ -72,6 +72,11 @@ static void test_steps(void **state) {
     t = table(d, "decode", 2);
     assert_true(number(t->first, "requests") == 1 && number(t->first->next, "requests") == 3);
     all_in(t, "step_seconds", 1e-5, 100);
+    /* A token each: no drafts. One step more or less is in it when steps run ahead. */
+    for (const di_json *row = t->first; row; row = row->next) {
+        double each = number(row, "tokens_per_second") * number(row, "row_seconds");
+        assert_true(each > 0.9 && each < 1.1);
+    }
     t = table(d, "row", 2);
     all_in(t, "ratio", 0.01, 100);
     all_in(t, "coverage", 0.5, 0.5);
@@ -79,7 +84,7 @@ static void test_steps(void **state) {
     assert_true(number(di_json_get(d, "options"), "seed") == 5);
     assert_true(number(di_json_get(d, "model"), "layers") == 10);
     assert_true(number(di_json_get(d, "machine"), "read_bytes_per_second") > 1e8);
-    assert_non_null(strstr(di_json_get(d, "command")->text, "--pairs 2 --seed 5"));
+    assert_non_null(strstr(di_json_get(d, "command")->text, "--spec fixed --pairs 2 --seed 5"));
 }
 
 static void test_waits(void **state) {
@@ -105,14 +110,18 @@ static void test_waits(void **state) {
     const di_json *last = t->first->next->next->next->next->next->next->next->next;
     assert_true(number(last, "rate") == 40);
 
-    t = table(d, "cache", 6);
+    /* In stable no snapshot serves 64 new tokens behind a window of 128. */
+    t = table(d, "cache", 5);
     all_in(t, "tokens", 200, 200);
     all_in(t, "ratio", 0.001, 100);
-    const di_json *exact = t->first, *snapshot = exact->next;
-    assert_true(di_json_is_string(di_json_get(snapshot, "start"), "snapshot"));
-    all_in(t, "cached_tokens", 0, 200);
-    assert_true(number(snapshot, "cached_tokens") == 200);
-    assert_true(number(snapshot, "replayed_rows") == 0);
+    for (const di_json *row = t->first; row; row = row->next) {
+        bool snapshot = di_json_is_string(di_json_get(row, "start"), "snapshot");
+        bool bounded = di_json_is_string(di_json_get(row, "replay"), "bounded");
+        assert_true(snapshot == (row == t->first->next || !row->next));
+        assert_true(bounded == (!row->next || !row->next->next));
+        if (snapshot) assert_true(number(row, "cached_tokens") == 200);
+        assert_true((number(row, "replayed_rows") == 0) == snapshot);
+    }
     t = table(d, "cut", 2);
     all_in(t, "saved", -5, 1);
 }
@@ -128,6 +137,7 @@ static void test_speculation(void **state) {
     for (int i = 0; i < 2; i++) {
         const di_json *t = table(d, names[i], i == 0 ? 6 : 10);
         all_in(t, "tokens_per_second", 1, 1e6);
+        assert_true(di_json_is_string(di_json_get(t->first, "speed_of"), "run"));
         for (const di_json *row = t->first; row; row = row->next) {
             bool off = di_json_is_string(di_json_get(row, "spec"), "off");
             bool fixed = di_json_is_string(di_json_get(row, "spec"), "fixed");
@@ -155,6 +165,35 @@ static void test_random_weights(void **state) {
     all_in(table(d, "prefill", 1), "seconds", 1e-4, 100);
     all_in(table(d, "decode", 1), "step_seconds", 1e-5, 100);
     assert_true(di_json_get(di_json_get(d, "model"), "directory")->type == DI_JSON_NULL);
+    assert_int_equal(di_json_get(d, "left_out")->length, 0);
+}
+
+/* Usual lengths are cut to a context of 512; what the model cannot do is left out, saying so. */
+static void test_small_model(void **state) {
+    (void)state;
+    if (!program_can_compute()) skip();
+    const di_json *d = document("bench --weights random --config tiny -q --json --scenario all "
+                                "--batches 2 --limit 4 --max-tokens 4 --pairs 1");
+    const di_json *t = table(d, "prefill", 2);
+    assert_true(number(t->first, "tokens") == 256 && number(t->first->next, "tokens") == 511);
+    all_in(table(d, "row", 1), "context", 192, 511);
+    all_in(table(d, "cache", 6), "tokens", 447, 447);
+    all_in(table(d, "cut", 2), "tokens", 511, 511);
+    table(d, "latency", 12);
+    const di_json *out = di_json_get(d, "left_out");
+    assert_int_equal(out->length, 2);
+    assert_true(di_json_is_string(di_json_get(out->first, "scenario"), "speculation"));
+    assert_true(di_json_is_string(di_json_get(out->first->next, "scenario"), "sampled"));
+    assert_true(di_json_is_string(di_json_get(out->first, "why"),
+                                  "speculation: it needs text, and this model has no "
+                                  "tokenizer.json"));
+    d = document("bench --weights random --config tiny -q --json --scenario all --batches 512 "
+                 "--limit 1 --max-tokens 600 --pairs 1");
+    out = di_json_get(d, "left_out");
+    assert_int_equal(out->length, 6);
+    assert_true(di_json_is_string(di_json_get(out->first, "why"),
+                                  "decode: a context of 512 tokens is too short for it"));
+    table(d, "prefill", 2);
 }
 
 static void test_table_for_people(void **state) {
@@ -189,6 +228,43 @@ static void test_file_of_requests(void **state) {
     all_in(t, "requests", 2, 2);
     assert_true(di_json_get(t->first, "prompt_tokens")->type == DI_JSON_NULL);
     free(command);
+    /* The file's own sampling: this bias leaves the end token alone, so that answers have one;
+     * and an answer ends where the context does. */
+    static const char *const ends[] = {"\"logit_bias\": {\"1\": 1000}, \"max_tokens\": 9",
+                                       "\"max_tokens\": 1000000"};
+    for (int i = 0; i < 2; i++) {
+        char *text = temp_printf("\xEF\xBB\xBF\r\n{\"custom_id\": \"a\", \"method\": \"POST\", "
+                                 "\"url\": \"/v1/completions\", \"body\": {\"prompt\": [5, 6], "
+                                 "%s}}\r\n \r\n",
+                                 ends[i]);
+        temp_write(path, text, strlen(text));
+        command = temp_printf("bench models/demo -q --json --scenario latency -i %s --rates 50 "
+                              "--context 300",
+                              path);
+        t = table(document(command), "latency", 8);
+        all_in(t, "requests", 1, 1);
+        if (i == 0) assert_true(di_json_get(t->first->next, "mean")->type == DI_JSON_NULL);
+        free(command);
+        free(text);
+    }
+    static const struct {
+        const char *field, *why;
+    } refused[] = {{"\"stop\": \"x\"", "stop: bench does not support it; leave it out"},
+                   {"\"n\": 2", "n above 1: bench does not support it; leave it out"},
+                   {"\"top_p\": 2", "top_p"}};
+    for (int i = 0; i < 3; i++) {
+        char *text = temp_printf("\r\n\n{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": "
+                                 "\"/v1/completions\", \"body\": {\"prompt\": [5], %s}}\n",
+                                 refused[i].field);
+        temp_write(path, text, strlen(text));
+        command = temp_printf("bench models/demo -q --scenario latency -i %s", path);
+        const program_result *r = program_run(command, NULL);
+        assert_int_not_equal(r->code, 0);
+        assert_non_null(strstr(r->error, "line 3 of "));
+        assert_non_null(strstr(r->error, refused[i].why));
+        free(command);
+        free(text);
+    }
     temp_write(path, "{\"custom_id\": 3}\n", 17);
     command = temp_printf("bench models/demo -q --scenario latency -i %s", path);
     const program_result *r = program_run(command, NULL);
@@ -252,6 +328,14 @@ static void test_late_refusals(void **state) {
         {"--scenario prefill --prompt-tokens 300 --context 200",
          "--context 200: this measurement needs 301 tokens; allow more, or give shorter "
          "--prompt-tokens"},
+        {"--scenario cache --prompt-tokens 200 --prefix-cache off",
+         "cache: it needs --prefix-cache on"},
+        {"--scenario cache --prompt-tokens 200 --pairs 1 --window-cache 0",
+         "cache: with --replay exact, 0 of 200 tokens were found and 192 rows replayed, so this "
+         "was no start from a snapshot"},
+        {"--scenario cache --prompt-tokens 50 --pairs 1",
+         "cache: with --replay exact, 0 of 50 tokens were found and 0 rows replayed, so this was "
+         "no start from a snapshot"},
         {"--scenario prefill --prompt-tokens 40000",
          "a context of 40001 tokens was asked for, the model takes at most 32768"},
     };
@@ -262,6 +346,21 @@ static void test_late_refusals(void **state) {
         assert_int_equal(r->code, 2);
         if (!strstr(r->error, cases[i].message)) fail_msg("%s: %s", command, r->error);
     }
+}
+
+/* What was measured before a scenario fails is printed, and the failure still ends the program. */
+static void test_failure_keeps_rows(void **state) {
+    (void)state;
+    if (!program_can_compute()) skip();
+    const program_result *r = program_run("bench models/demo -q --json --scenario prefill,row "
+                                          "--prompt-tokens 100 --pairs 1",
+                                          NULL);
+    assert_int_equal(r->code, 2);
+    assert_non_null(strstr(r->error, "row: a context of 192 tokens at least is needed"));
+    const di_json *d = parse(r->out);
+    assert_true(di_json_get(d, "complete")->type == DI_JSON_FALSE);
+    all_in(table(d, "prefill", 1), "tokens", 100, 100);
+    table(d, "row", 0);
 }
 
 static void test_ctrl_c(void **state) {
@@ -281,6 +380,7 @@ static void test_ctrl_c(void **state) {
     char *text = temp_read(out, &size);
     const di_json *d = parse(text);
     assert_true(di_json_get(d, "complete")->type == DI_JSON_FALSE);
+    all_in(table(d, "prefill", 1), "tokens", 64, 64); /* 30,000 were being read */
     free(text);
     free(command);
     free(out);
@@ -299,10 +399,12 @@ int main(void) {
         cmocka_unit_test(test_waits),
         cmocka_unit_test(test_speculation),
         cmocka_unit_test(test_random_weights),
+        cmocka_unit_test(test_small_model),
         cmocka_unit_test(test_table_for_people),
         cmocka_unit_test(test_file_of_requests),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_late_refusals),
+        cmocka_unit_test(test_failure_keeps_rows),
         cmocka_unit_test(test_ctrl_c),
     };
     return cmocka_run_group_tests(tests, NULL, free_arena);
