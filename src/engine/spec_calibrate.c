@@ -76,23 +76,6 @@ static void fit(const di_spec_calibration *calibration, di_spec_position *positi
     }
 }
 
-void di_spec_fit(di_spec_calibration *calibration, di_spec_law law) {
-    for (int32_t k = 0; k < DI_SPEC_MAX_BLOCK; k++)
-        fit(calibration, &calibration->positions[law][k]);
-}
-
-double di_spec_calibration_error(const di_spec_calibration *calibration, di_spec_law law,
-                                 int32_t position) {
-    const di_spec_position *p = &calibration->positions[law][position];
-    double n = 0, sum = 0;
-    for (int32_t b = 0; b < DI_SPEC_BINS; b++) {
-        if (!(p->bins[b].n > 0)) continue;
-        n += p->bins[b].n;
-        sum += fabs(gap_of(&p->bins[b], p->temperature));
-    }
-    return n > 0 ? sum / n : 0;
-}
-
 /* ---- Observing ---- */
 
 static int32_t bin_of(double logit) {

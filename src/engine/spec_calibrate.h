@@ -74,12 +74,4 @@ void di_spec_survivals(const di_spec_calibration *calibration, di_spec_law law, 
 void di_spec_observe(di_spec_calibration *calibration, di_spec_law law, const float *logits,
                      int32_t n_verified, int32_t n_accepted);
 
-/* Fits every position of a law now. */
-void di_spec_fit(di_spec_calibration *calibration, di_spec_law law);
-
-/* The expected calibration error of a_{position + 1} over the decayed bins, with the temperatures
- * as they are (for metrics); 0 when nothing was observed. */
-double di_spec_calibration_error(const di_spec_calibration *calibration, di_spec_law law,
-                                 int32_t position);
-
 #endif

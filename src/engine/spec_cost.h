@@ -13,16 +13,13 @@
  *
  * One table for verification steps (rows = rows of the step), a second one for draft passes
  * (rows = requests). The caller embeds it (about 100 KB: on the heap, or static). No function
- * allocates but the two for JSON. One thread at a time.
+ * allocates. One thread at a time.
  */
 #ifndef DI_ENGINE_SPEC_COST_H
 #define DI_ENGINE_SPEC_COST_H
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#include "base/buffer.h"
-#include "base/error.h"
 
 enum {
     DI_SPEC_COST_CLASSES = 8,
@@ -31,7 +28,7 @@ enum {
     DI_SPEC_COST_KNOTS = 192,
     DI_SPEC_COST_MAX_ROWS = 16384
 };
-/* What can be the time of a step: exact in float32, so that a dump can be loaded again. */
+/* What can be the time of a step. */
 #define DI_SPEC_COST_MIN_SECONDS 0x1p-30
 #define DI_SPEC_COST_MAX_SECONDS 3600.0
 
@@ -103,18 +100,5 @@ double di_spec_cost_seconds(const di_spec_cost *cost, int32_t context_class, int
 /* Whether steps of about so many rows, a quarter more or less, were measured, in any class: what is
  * far from all measurements is a guess. */
 bool di_spec_cost_known(const di_spec_cost *cost, int64_t rows);
-
-/* ---- `--profile-steps` ---- */
-
-/* Appends the measurements as one JSON object, with a line for every cell that has samples (in the
- * order they came):
- *     {"format": "deepinfer-step-costs", "version": 1, "cells": [
- *     {"class": 0, "rows": 1, "seconds": [0.00123, ...]}, ...]}
- * `out->failed` tells of lacking memory. */
-void di_spec_cost_dump(const di_spec_cost *cost, di_buffer *out);
-/* Replaces the measurements by those of a dump; the floors stay. `what` names the source in
- * messages. DI_ERR_INVALID with the cell and the reason; then nothing has changed. */
-di_status di_spec_cost_load(di_spec_cost *cost, const char *text, size_t size, const char *what,
-                            di_error *error);
 
 #endif

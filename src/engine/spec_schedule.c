@@ -9,11 +9,6 @@ int32_t di_spec_limit(int32_t block, int64_t remaining) {
     return remaining - 1 < block ? (int32_t)(remaining - 1) : block;
 }
 
-int32_t di_spec_allocate(const di_spec_batch *current, int32_t budget, int32_t *lengths,
-                         int32_t *heap) {
-    return di_allot_choose(current, budget, lengths, heap);
-}
-
 int32_t di_spec_early_stop(const di_spec_batch *current, const di_spec_costs *costs,
                            int32_t *lengths, int32_t *heap) {
     di_allot_heap h = di_allot_begin(current, lengths, heap);
@@ -30,55 +25,25 @@ int32_t di_spec_early_stop(const di_spec_batch *current, const di_spec_costs *co
     return taken;
 }
 
-int32_t di_spec_fixed(const di_spec_batch *batch, int32_t max_drafts, int32_t *lengths) {
-    int32_t taken = 0;
-    for (int32_t r = 0; r < batch->n; r++) lengths[r] = 0;
-    for (int32_t j = 0; j < batch->block; j++) {
-        for (int32_t r = 0; r < batch->n && taken < max_drafts; r++) {
-            if (di_allot_limit(batch, r) > j) lengths[r]++, taken++;
-        }
-    }
-    return taken;
-}
-
 /* ---- The plan ---- */
-
-static double fixed_rate(const di_spec_batch *stale, const di_spec_costs *costs, int32_t *lengths) {
-    int32_t drafts = di_spec_fixed(stale, costs->max_drafts, lengths);
-    double tokens = costs->tokens;
-    for (int32_t r = 0; r < stale->n; r++) {
-        for (int32_t j = 0; j < lengths[r]; j++) tokens += di_allot_survival(stale, r, j);
-    }
-    return tokens / (costs->draft_s + costs->step_s[drafts]);
-}
 
 di_spec_plan di_spec_choose(const di_spec_batch *stale, const di_spec_costs *costs,
                             int32_t *lengths, int32_t *heap) {
-    di_spec_plan plan = {.mode = DI_SPEC_OFF, .tokens = costs->tokens};
-    plan.seconds = costs->step_s[0];
-    plan.off_rate = costs->tokens / costs->step_s[0];
-    plan.fixed_rate = fixed_rate(stale, costs, lengths);
-
+    di_spec_plan plan = {.mode = DI_SPEC_OFF};
     di_allot_heap h = di_allot_begin(stale, lengths, heap);
-    double tokens = costs->tokens, best = plan.off_rate;
+    double tokens = costs->tokens, best = costs->tokens / costs->step_s[0];
     int32_t k = 0;
     while (k < costs->max_drafts && h.n_heap > 0) {
         tokens += di_allot_top(&h);
         di_allot_take(&h);
         k++;
-        double seconds = costs->draft_s + costs->step_s[k];
-        if (!(tokens / seconds > best)) continue;
-        best = tokens / seconds;
+        double rate = tokens / (costs->draft_s + costs->step_s[k]);
+        if (!(rate > best)) continue;
+        best = rate;
         plan.drafts = k;
-        plan.tokens = tokens;
-        plan.seconds = seconds;
     }
-    if (plan.drafts > 0) {
-        plan.mode = plan.drafts == k ? DI_SPEC_FIXED : DI_SPEC_SCHEDULED;
-        /* All that fit, but not the ones that `fixed` would take: the allocation decides. */
-        if (h.n_heap > 0) plan.mode = DI_SPEC_SCHEDULED;
-    }
-    di_spec_allocate(stale, plan.drafts, lengths, heap);
+    bool all = plan.drafts == k && h.n_heap == 0;
+    if (plan.drafts > 0) plan.mode = all ? DI_SPEC_FIXED : DI_SPEC_SCHEDULED;
     return plan;
 }
 

@@ -1,4 +1,4 @@
-/* How many drafts of each request the next step verifies.
+/* How many drafts the next step verifies.
  *
  * A step over n requests verifies the first l_r drafts of request r, so it has n + k rows with
  * k = sum of l_r, and is expected to yield
@@ -11,17 +11,18 @@
  * verified does not depend on draft k itself. The confidence of draft k+1 is computed from draft k,
  * so position k may be admitted by a_{r,1..k}, never by a_{r,k+1} (paper, appendix A: a look-ahead
  * turns (0.7, 0.3) into (0.85, 0.15)). Each function says which survivals it may be given:
- *   - CURRENT, of the drafts that this step verifies: di_spec_early_stop, di_spec_allocate;
+ *   - CURRENT, of the drafts that this step verifies: di_spec_early_stop, and the allotment;
  *   - STALE, of drafts made for an earlier step: di_spec_choose. It looks ahead freely; given
- * current survivals it is the planted error of the tests. Stale survivals are only independent of
+ *     current survivals it is the planted error of the tests. Stale survivals are only independent of
  *     the current drafts if every round draws its drafts with noise of its own
  *     (DI_NOISE_DRAFT in kernels/reject.h).
  * Greedy and coupled requests give the same bits under any schedule.
  *
- * The engine's step (synchronous: one old; asynchronous: two old):
- *     plan = di_spec_choose(stale)    off, or a number of drafts for the whole step
+ * The engine's step (synchronous: one old; asynchronous: two old), of which the host does the first
+ * line and the device the others:
+ *     plan = di_spec_choose(stale)       a number of drafts for the whole step, 0: no draft pass
  *     draft
- *     di_spec_allocate(current, plan.drafts)
+ *     allot(current, plan.drafts)        which: the likeliest (kernels/allot.h)
  *     verify
  * Arrays are the caller's; nothing is allocated, nothing is kept, nothing fails. Every function
  * takes O((n + k) log n), besides reading its arrays. Any thread.
@@ -53,42 +54,29 @@ typedef struct di_spec_costs {
 
 typedef enum di_spec_mode {
     DI_SPEC_OFF,      /* no draft pass, one row a request */
-    DI_SPEC_FIXED,    /* every draft is verified, up to the limits and max_drafts */
-    DI_SPEC_SCHEDULED /* some are */
+    DI_SPEC_FIXED,    /* every draft that fits is verified; when rows are fewer, the likeliest */
+    DI_SPEC_SCHEDULED /* as many as pay */
 } di_spec_mode;
 
 typedef struct di_spec_plan {
-    di_spec_mode mode;
-    int32_t drafts;              /* K: drafts to verify in the step; 0 when off */
-    double tokens, seconds;      /* expected of the step, draft pass included */
-    double off_rate, fixed_rate; /* tokens per second of the two plain modes */
+    di_spec_mode mode; /* fixed: all drafts that there are */
+    int32_t drafts;    /* K: drafts to verify in the step; 0 when off */
 } di_spec_plan;
 
 /* STALE survivals. The best of off, fixed and scheduled for this load: K is the global argmax of
  * (tokens + S_k) / (draft_s + step_s[k]), S_k the sum of the k largest survivals; off when that is
- * not better than tokens / step_s[0]. Among equals the fewest drafts. So tokens / seconds of the
- * plan is never below off_rate or fixed_rate, whatever the curve's shape.
- * lengths [n], out: how the K drafts fall by these survivals. heap [n]: scratch. */
+ * not better than tokens / step_s[0]. Among equals the fewest drafts. So the rate is never below
+ * that of the other two, whatever the curve's shape. lengths, heap [n]: scratch. */
 di_spec_plan di_spec_choose(const di_spec_batch *stale, const di_spec_costs *costs,
                             int32_t *lengths, int32_t *heap);
 
-/* CURRENT survivals. The K largest are verified: lengths [n], their sum is returned and is
- * min(budget, sum of the limits). Equal survivals: the smaller position first, then the lower
- * request. A position comes up only after the one before it was taken, so a later one can never
- * push it out. heap [n]: scratch. */
-int32_t di_spec_allocate(const di_spec_batch *current, int32_t budget, int32_t *lengths,
-                         int32_t *heap);
-
-/* CURRENT survivals. Paper, algorithm 1: candidates by survival, as in di_spec_allocate; the first
- * that does not raise the rate ends it. The stop is what makes it safe. It finds the true
- * maximum where the rate has one peak; on a jagged curve use choose and allocate. Returns the sum
- * of lengths. */
+/* CURRENT survivals. Paper, algorithm 1: candidates by survival, as di_allot_choose takes them; the
+ * first that does not raise the rate ends it. The stop is what makes it safe. It finds the true
+ * maximum where the rate has one peak. Returns the sum of lengths. The engine does not call it: it
+ * would have to read confidences in the middle of a step. Tests measure by it what is lossless and
+ * what is best. */
 int32_t di_spec_early_stop(const di_spec_batch *current, const di_spec_costs *costs,
                            int32_t *lengths, int32_t *heap);
-
-/* No survivals are read. `--spec fixed`: every draft up to the limits; when max_drafts is less,
- * position by position over all requests. Returns the sum of lengths. */
-int32_t di_spec_fixed(const di_spec_batch *batch, int32_t max_drafts, int32_t *lengths);
 
 /* ---- Looking again ----
  *

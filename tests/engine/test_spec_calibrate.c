@@ -71,8 +71,6 @@ static void test_prior(void **state) {
     di_spec_survivals(&calibration, DI_SPEC_COUPLED, logits, B, a);
     assert_true(a[0] == 0.5 && a[1] == 0.5);
     assert_true(a[2] < 1e-40 && a[2] > 0 && a[3] < a[2]);
-    assert_true(di_spec_calibration_error(&calibration, DI_SPEC_COUPLED, 0) == 0);
-    di_spec_fit(&calibration, DI_SPEC_COUPLED); /* without observations nothing moves */
     for (int32_t k = 0; k < DI_SPEC_MAX_BLOCK; k++)
         assert_true(calibration.positions[DI_SPEC_COUPLED][k].temperature == 1);
 }
@@ -88,8 +86,6 @@ static void test_statistics(void **state) {
     assert_true(p[1].bins[9].n == 1 && p[1].bins[9].logit == 1.5 && p[1].bins[9].survived == 0);
     assert_true(fabs(p[1].bins[9].before - sigmoid(-20)) < 1e-15);
     assert_int_equal(p[2].since_fit, 0); /* not verified, not observed */
-    /* |predicted - observed|: sigmoid(-20) against 1. */
-    assert_true(fabs(di_spec_calibration_error(&calibration, DI_SPEC_GREEDY, 0) - 1) < 1e-8);
     di_spec_observe(&calibration, DI_SPEC_GREEDY, logits + 1, 1, 1);
     assert_true(p[0].bins[0].n == 0.999 && p[0].bins[9].n == 1);
 }
@@ -100,8 +96,8 @@ static void test_prior_weight(void **state) {
     const float logit = 2;
     const double *t = &calibration.positions[DI_SPEC_GREEDY][0].temperature;
     di_spec_calibrate_init(&calibration);
-    for (int i = 0; i < 8; i++) di_spec_observe(&calibration, DI_SPEC_GREEDY, &logit, 1, 1);
-    di_spec_fit(&calibration, DI_SPEC_GREEDY);
+    for (int i = 0; i < DI_SPEC_FIT_EVERY; i++)
+        di_spec_observe(&calibration, DI_SPEC_GREEDY, &logit, 1, 1);
     assert_true(*t > 0.7 && *t <= 1);
     for (int i = 0; i < 1000; i++) di_spec_observe(&calibration, DI_SPEC_GREEDY, &logit, 1, 1);
     assert_true(*t < 0.7);
@@ -129,11 +125,9 @@ static void check_survivals(uint64_t seed) {
     /* Nor do such blocks hurt the statistics. */
     for (int32_t i = 0; i < 100; i++)
         di_spec_observe(&calibration, DI_SPEC_REJECT, logits, B, spec_below(&random, B + 1));
-    di_spec_fit(&calibration, DI_SPEC_REJECT);
     for (int32_t k = 0; k < B; k++) {
         double t = calibration.positions[DI_SPEC_REJECT][k].temperature;
         SPEC_REQUIRE(t >= 0.125 && t <= 8);
-        SPEC_REQUIRE(isfinite(di_spec_calibration_error(&calibration, DI_SPEC_REJECT, k)));
         for (int32_t b = 0; b < DI_SPEC_BINS; b++)
             SPEC_REQUIRE(isfinite(calibration.positions[DI_SPEC_REJECT][k].bins[b].logit));
     }
@@ -209,8 +203,7 @@ static void test_convergence(void **state) {
     stream s = {.random = {.seed = 77}, .truth = {3, 3, 3, 3, 3}};
     const double *t = &calibration.positions[DI_SPEC_REJECT][0].temperature;
     di_spec_calibrate_init(&calibration);
-    train(&s, DI_SPEC_REJECT, 8);
-    di_spec_fit(&calibration, DI_SPEC_REJECT);
+    train(&s, DI_SPEC_REJECT, DI_SPEC_FIT_EVERY);
     assert_true(*t < 2.2);
     train(&s, DI_SPEC_REJECT, 3000);
     assert_true(fabs(log2(*t / 3)) < 0.4);

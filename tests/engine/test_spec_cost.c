@@ -1,4 +1,4 @@
-/* The step-cost table: floors, medians against a sort, the curve through them, and its file. */
+/* The step-cost table: floors, medians against a sort, and the curve through them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -233,43 +233,6 @@ static void test_monotonic(void **state) {
     spec_each_seed(100, check_monotonic);
 }
 
-/* ---- The file ---- */
-
-static void check_round_trip(uint64_t seed) {
-    spec_random random = {.seed = seed};
-    static di_spec_cost loaded;
-    di_buffer text = DI_BUFFER_EMPTY, again = DI_BUFFER_EMPTY;
-    di_error error;
-    di_spec_cost_init(&cost, &linear_floor);
-    for (int32_t i = spec_below(&random, 200); i > 0; i--) {
-        double seconds = exp(spec_normal(&random) * 3 - 7);
-        if (i % 50 == 0) seconds = i % 100 ? DI_SPEC_COST_MIN_SECONDS : DI_SPEC_COST_MAX_SECONDS;
-        record(1 + spec_below(&random, 4) * 40, spec_below(&random, 2), seconds, 1);
-    }
-    di_spec_cost_dump(&cost, &text);
-    di_spec_cost_init(&loaded, &linear_floor);
-    di_spec_cost_record(&loaded, 3, 3, 1); /* replaced by the load */
-    SPEC_REQUIRE(di_spec_cost_load(&loaded, text.data, text.size, "costs.json", &error) == DI_OK);
-    di_spec_cost_dump(&loaded, &again);
-    SPEC_REQUIRE(text.size == again.size && memcmp(text.data, again.data, text.size) == 0);
-    for (int32_t c = 1; c < DI_SPEC_COST_CLASSES; c++) {
-        for (int64_t rows = 1; rows < 500; rows += 7)
-            SPEC_REQUIRE(di_spec_cost_seconds(&cost, c, rows) ==
-                         di_spec_cost_seconds(&loaded, c, rows));
-    }
-    /* The window goes on where it was: the oldest sample is the next to leave. */
-    for (int32_t i = 0; i < 8; i++) {
-        for (int64_t rows = 1; rows <= 361; rows += 40) {
-            di_spec_cost_record(&cost, rows, 1, 1e-4);
-            di_spec_cost_record(&loaded, rows, 1, 1e-4);
-            SPEC_REQUIRE(cost.cells[1][di_spec_cost_knot(rows)].median ==
-                         loaded.cells[1][di_spec_cost_knot(rows)].median);
-        }
-    }
-    di_buffer_free(&text);
-    di_buffer_free(&again);
-}
-
 /* A quarter more or less, in any class, once a median counts. */
 static void test_known(void **state) {
     (void)state;
@@ -286,57 +249,13 @@ static void test_known(void **state) {
     }
 }
 
-static void test_round_trip(void **state) {
-    (void)state;
-    spec_each_seed(30, check_round_trip);
-}
-
-static void test_bad_files(void **state) {
-    (void)state;
-#define HEAD "{\"format\": \"deepinfer-step-costs\", \"version\": 1, \"cells\": "
-    static const char *const bad[] =
-        {"", "[]", "{}", "null", HEAD "3}", HEAD "[7]}", HEAD "[{}]}",
-         "{\"format\": \"deepinfer-step-costs\", \"version\": 2, \"cells\": []}",
-         "{\"format\": \"other\", \"version\": 1, \"cells\": []}",
-         "{\"format\": \"deepinfer-step-costs\", \"version\": 1}",
-         HEAD "[{\"class\": 8, \"rows\": 1, \"seconds\": []}]}",
-         HEAD "[{\"class\": -1, \"rows\": 1, \"seconds\": []}]}",
-         HEAD "[{\"class\": 0, \"rows\": 0, \"seconds\": []}]}",
-         HEAD "[{\"class\": 0, \"rows\": 16385, \"seconds\": []}]}",
-         HEAD "[{\"class\": 0, \"rows\": 1.5, \"seconds\": []}]}",
-         HEAD "[{\"class\": 0, \"rows\": 1, \"seconds\": 1}]}",
-         HEAD "[{\"class\": 0, \"rows\": 1, \"seconds\": [0]}]}",
-         HEAD "[{\"class\": 0, \"rows\": 1, \"seconds\": [-1]}]}",
-         HEAD "[{\"class\": 0, \"rows\": 1, \"seconds\": [1e9]}]}",
-         HEAD "[{\"class\": 0, \"rows\": 1, \"seconds\": [\"1\"]}]}",
-         /* The first cell is fine, and must not be kept. */
-         HEAD "[{\"class\": 0, \"rows\": 1, \"seconds\": [1]}, {\"class\": 0, \"rows\": 1}]}"};
-    static di_spec_cost before;
-    di_spec_cost_init(&cost, &linear_floor);
-    record(2, 1, 0.5, 3);
-    before = cost;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        di_error error;
-        di_status status = di_spec_cost_load(&cost, bad[i], strlen(bad[i]), "costs.json", &error);
-        if (status != DI_ERR_INVALID) fail_msg("accepted: %s", bad[i]);
-        assert_non_null(strstr(error.message, "costs.json"));
-        assert_memory_equal(&cost, &before, sizeof cost);
-    }
-    const char *good = HEAD "[{\"class\": 0, \"rows\": 1, \"seconds\": [1, 2, 4]}]}";
-    di_error error;
-    assert_int_equal(di_spec_cost_load(&cost, good, strlen(good), "costs.json", &error), DI_OK);
-    expect_near(di_spec_cost_seconds(&cost, 0, 1), 2);
-    expect_near(di_spec_cost_seconds(&cost, 1, 1), 2); /* class 1 lost its own */
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_floor),      cmocka_unit_test(test_seeds),
-        cmocka_unit_test(test_knots),      cmocka_unit_test(test_medians),
-        cmocka_unit_test(test_refuses),    cmocka_unit_test(test_interpolation),
-        cmocka_unit_test(test_order),      cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_known),      cmocka_unit_test(test_monotonic),
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_floor),   cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_knots),   cmocka_unit_test(test_medians),
+        cmocka_unit_test(test_refuses), cmocka_unit_test(test_interpolation),
+        cmocka_unit_test(test_order),   cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_known),   cmocka_unit_test(test_monotonic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,10 +127,13 @@ static bool step(batch *b) {
     for (int32_t r = 0; r < b->n; r++) draft(b, r);
     view.survival = b->current;
     switch (b->schedule) {
-    case FIXED: di_spec_fixed(&view, costs.max_drafts, b->lengths); break;
+    case FIXED: di_allot_choose(&view, costs.max_drafts, b->lengths, b->heap); break;
     case EARLY_STOP: di_spec_early_stop(&view, &costs, b->lengths, b->heap); break;
-    case LOOK_AHEAD: di_spec_choose(&view, &costs, b->lengths, b->heap); break;
-    default: di_spec_allocate(&view, budget, b->lengths, b->heap); break;
+    case LOOK_AHEAD:
+        budget = di_spec_choose(&view, &costs, b->lengths, b->heap).drafts;
+        di_allot_choose(&view, budget, b->lengths, b->heap);
+        break;
+    default: di_allot_choose(&view, budget, b->lengths, b->heap); break;
     }
     for (int32_t r = 0; r < b->n; r++) {
         if (b->requests[r].length < b->want) verify(b, r);
