@@ -22,6 +22,7 @@ static const di_bench_column prefill_columns[] = {
     {"seconds", "time ms", 2, 1e3},
     {"low", NULL, 0, 1},
     {"high", NULL, 0, 1},
+    {"coverage", NULL, 0, 1},
     {"tokens_per_second", "tokens/s", 0, 1},
     {"floor_seconds", "floor ms", 2, 1e3},
     {"floor_share", "of floor %", 1, 100},
@@ -35,8 +36,9 @@ static void prefill_row(di_bench *b, int64_t n, double *samples) {
     di_stat_interval t = di_stat_median(sorted, (size_t)b->pairs);
     double floor = di_bench_prefill_floor(b, n, di_args_int(b->args, DI_OPT_CHUNK));
     di_bench_row_of(b, (di_bench_cell[]){DI_CELL(n), DI_CELL(t.median), DI_CELL(t.low),
-                                         DI_CELL(t.high), DI_CELL((double)n / t.median),
-                                         DI_CELL(floor), DI_CELL(floor / t.median),
+                                         DI_CELL(t.high), DI_CELL(t.coverage),
+                                         DI_CELL((double)n / t.median), DI_CELL(floor),
+                                         DI_CELL(floor / t.median),
                                          DI_CELL_SAMPLES(samples, b->pairs)});
 }
 
@@ -91,6 +93,7 @@ static const di_bench_column decode_columns[] = {
     {"step_seconds", "step ms", 3, 1e3},
     {"low", NULL, 0, 1},
     {"high", NULL, 0, 1},
+    {"coverage", NULL, 0, 1},
     {"row_seconds", "a row ms", 3, 1e3},
     {"tokens_per_second", "tokens/s", 0, 1},
     {"floor_seconds", "floor ms", 3, 1e3},
@@ -106,7 +109,7 @@ static void decode_row(di_bench *b, int64_t context, int64_t n, const double *sa
     di_stat_interval t = di_stat_median(sorted, (size_t)b->pairs);
     double floor = di_bench_floor(b, (double)n, (double)n);
     di_bench_row_of(b, (di_bench_cell[]){DI_CELL(context), DI_CELL(n), DI_CELL(t.median),
-                                         DI_CELL(t.low), DI_CELL(t.high),
+                                         DI_CELL(t.low), DI_CELL(t.high), DI_CELL(t.coverage),
                                          DI_CELL(t.median / (double)n),
                                          DI_CELL(di_stat_mean(tokens, (size_t)b->pairs) / t.median),
                                          DI_CELL(floor), DI_CELL(floor / t.median),

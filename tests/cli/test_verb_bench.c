@@ -69,7 +69,9 @@ static void test_steps(void **state) {
     all_in(t, "tokens_per_second", 4, 4e6);
     all_in(t, "floor_share", 1e-6, 1);
     assert_int_equal(di_json_get(t->first, "samples")->length, 2);
+    all_in(t, "coverage", 0.5, 0.5);
     t = table(d, "decode", 2);
+    all_in(t, "coverage", 0.5, 0.5);
     assert_true(number(t->first, "requests") == 1 && number(t->first->next, "requests") == 3);
     all_in(t, "step_seconds", 1e-5, 100);
     /* A token each: no drafts. One step more or less is in it when steps run ahead. */
