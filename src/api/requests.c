@@ -10,6 +10,9 @@
 #include <time.h>
 
 #include "api/api_internal.h"
+#include "engine/spec_calibrate.h"
+#include "engine/spec_cost.h"
+#include "kernels/queue.h"
 
 /* ---- Opening ---- */
 
@@ -68,14 +71,27 @@ di_status di_engine_core_options(const di_engine_options *o, const di_config *co
     return read_replay(o->replay, &out->replay, error);
 }
 
+/* What requests take of the host beside the context: snapshots, one of them for forks; logits, whatever
+ * they are read for; what is learnt of steps and drafts; and the queue. */
+static uint64_t host_bytes(const di_backend *backend, const di_config *config,
+                           const di_core_options *o, const di_context_options *context) {
+    const uint64_t most = UINT64_C(1) << 60; /* so that no sum overflows */
+    di_context_bytes state = di_context_plan(config, backend, context);
+    uint64_t windows = (state.windows + state.rings) / (uint64_t)context->n_slots;
+    uint64_t host = (windows < most ? windows : most) + (uint64_t)di_config_page_bytes(config);
+    if (o->prefix_cache) host += o->window_cache_bytes < most ? o->window_cache_bytes : most;
+    host += (uint64_t)context->max_out * (uint64_t)config->vocab_size * sizeof(float);
+    host += sizeof(di_spec_cost);
+    if (context->drafts) host += sizeof(di_spec_cost) + sizeof(di_spec_calibration);
+    return host + DI_QUEUE_RING_BYTES;
+}
+
 /* Where memory is bounded, the pool has the pages of all contexts, or of half of them and so on, but
- * of one at least, beside window cache and buffers of the host. */
+ * of one at least, beside what the host takes. */
 static di_status divide(di_engine *engine, const char *directory, const di_config *config,
                         di_core_options *o, di_error *error) {
-    const uint64_t most = UINT64_C(1) << 60; /* so that no sum overflows */
     di_context_options context = di_core_context_options(config, o);
-    uint64_t host = o->window_cache_bytes < most ? o->window_cache_bytes : most;
-    host += (uint64_t)context.max_out * (uint64_t)config->vocab_size * sizeof(float);
+    uint64_t host = host_bytes(engine->backend, config, o, &context);
     int32_t least = (int32_t)((o->max_context + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS);
     for (;;) {
         di_status status =
@@ -114,7 +130,6 @@ typedef struct di_request_record {
     bool (*on_token)(void *user, const di_request_token *token);
     void (*on_end)(void *user, const di_request_end *end);
     bool (*on_prompt)(void *user, int64_t done, int64_t total);
-    uint64_t id;
     bool answers;   /* the prompt is read */
     int32_t n_open; /* choices */
 } record;
@@ -234,7 +249,6 @@ di_status di_engine_submit(di_engine *engine, const di_request *request, uint64_
         free(r);
         return status;
     }
-    r->id = given;
     add_record(r);
     if (id) *id = given;
     return DI_OK;
@@ -250,10 +264,9 @@ static double thread_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void tell_prompt(di_engine *engine, record *r) {
-    int64_t done, total;
-    if (!r->on_prompt || r->answers || !di_core_prompt(engine->core, r->id, &done, &total)) return;
-    if (!r->on_prompt(r->user, done, total)) (void)di_core_cancel(engine->core, r->id);
+static bool on_prompt(void *user, int64_t done, int64_t total) {
+    record *r = user;
+    return !r->on_prompt || r->answers || r->on_prompt(r->user, done, total);
 }
 
 di_status di_engine_step(di_engine *engine, bool *busy, di_error *error) {
@@ -261,10 +274,7 @@ di_status di_engine_step(di_engine *engine, bool *busy, di_error *error) {
     double begin = thread_seconds();
     di_status status = di_core_step(engine->core, busy, error);
     engine->host_seconds += thread_seconds() - begin;
-    for (record *r = engine->records, *after; r && status == DI_OK; r = after) {
-        after = r->after; /* a cancelled one is freed */
-        tell_prompt(engine, r);
-    }
+    if (status == DI_OK) di_core_tell_prompts(engine->core, on_prompt);
     return status;
 }
 

@@ -243,15 +243,3 @@ bool di_core_cancel(di_core *core, uint64_t id) {
     if (!core->telling) core__sweep(core);
     return true;
 }
-
-bool di_core_prompt(const di_core *core, uint64_t id, int64_t *done, int64_t *total) {
-    const core__request *r = core->first;
-    while (r && r->id != id) r = r->after;
-    if (!r || r->n_cached < 0) return false;
-    const core__sequence *s = &r->sequences[0];
-    int64_t read = s->n_done - (core->flying ? s->n_rows : 0);
-    *total = r->n_known - r->n_cached;
-    *done = read < r->n_known ? read - r->n_cached : *total;
-    if (*done < 0) *done = 0; /* it lost its slot */
-    return true;
-}

@@ -6,7 +6,8 @@
  *
  * Determinism is the law: a request's tokens and log-probabilities are the same bits whatever else
  * runs, however it is chunked, pre-empted, or served from the cache in a mode that is exact about
- * it.
+ * it. One option breaks it, and says so: with `reject` a sampled answer depends on which drafts were
+ * verified, which depends on time and company.
  *
  * One thread, the engine's, calls everything here; callbacks run on it. Memory is taken by create;
  * a step allocates nothing. A request that cannot be served is refused alone.
@@ -43,7 +44,8 @@ typedef struct di_core_options {
     uint64_t max_bytes;          /* what the context may take; 0: no bound */
     di_spec_mode spec;           /* default scheduled where the model has draft layers, else off */
     bool reject;         /* sampled drafts stand by rejection sampling, not when they are the
-                                    token that plain decoding samples; default false */
+                            token that plain decoding samples: another sample of the same
+                            distribution, not repeatable from the seed; default false */
     int32_t steps_ahead; /* 1: the next step is enqueued before one is read, where that pays
                             (step_ahead.h); 0 (default): always after */
     bool profile_steps;  /* create measures what steps cost */
@@ -57,7 +59,9 @@ di_context_options di_core_context_options(const di_config *config, const di_cor
 
 /* `fingerprint` (di_kv_fingerprint), `numerics` and `kernels` go into page names; all are copied.
  * The model must outlive the core. DI_ERR_USAGE, DI_ERR_MEMORY; DI_ERR_UNSUPPORTED when the model
- * has no cut and replay is not exact. */
+ * has no cut and replay is not exact, when it has no draft layers and spec is not off, and when
+ * contexts are too short for profile_steps. What fails on the device while that measures is an error
+ * too. */
 di_status di_core_create(di_model *model, const di_core_options *options,
                          const di_kv_name *fingerprint, const char *numerics, const char *kernels,
                          di_core **out, di_error *error);
@@ -92,9 +96,10 @@ typedef struct di_core_result {
     uint64_t request;
     int32_t choice;
     di_finish finish;
-    int64_t n_prompt, n_cached, n_answer; /* tokens; n_cached: of the prompt, found in the cache and
-                                             not run again, by the first choice */
-    const char *message;                  /* DI_FINISH_ERROR */
+    /* Tokens; n_cached: of the prompt, found in the cache and not run again, by the first choice.
+     * n_answer: of the answer as far as it is known, given ones included, reported or not. */
+    int64_t n_prompt, n_cached, n_answer;
+    const char *message; /* DI_FINISH_ERROR */
 } di_core_result;
 
 typedef struct di_core_request {
@@ -131,9 +136,11 @@ di_status di_core_submit(di_core *core, const di_core_request *request, uint64_t
  * before di_core_step returns. False: no such request (any more). */
 bool di_core_cancel(di_core *core, uint64_t id);
 
-/* How far the rows of a request's known tokens are: computed, and all, without those that were found
- * in the cache. Between steps. False: it was not admitted yet, or is no more. */
-bool di_core_prompt(const di_core *core, uint64_t id, int64_t *done, int64_t *total);
+/* Calls `tell` for every request whose first choice runs, with the request's user: how far the rows
+ * of its known tokens are, computed, and all, without those that were found in the cache. False: the
+ * request is cancelled, and has ended when this returns. Between steps; takes max_batch of time. */
+typedef bool (*di_core_prompt_fn)(void *user, int64_t done, int64_t total);
+void di_core_tell_prompts(di_core *core, di_core_prompt_fn tell);
 
 /* Never-sampled ids: a mask of ceil(V / 32) words, bit set: allowed; copied. Default: all allowed.
  */
@@ -151,7 +158,8 @@ typedef struct di_core_stats {
     uint64_t replayed_rows, preemptions;
     uint64_t snapshots, snapshot_hits;
     uint64_t prompt_tokens, cached_tokens; /* of prompts that were admitted; of those, found */
-    uint64_t drafted, verified, accepted;  /* draft tokens */
+    uint64_t drafted, verified, accepted;  /* draft tokens; the first two when enqueued, accepted
+                                              when read */
     uint64_t draft_blocks;                 /* blocks that verified some */
     double step_seconds;                   /* the device computed steps; */
     double gap_seconds;                    /* it waited for the next, while there was work */

@@ -26,8 +26,9 @@
 #include "base/futex.h"
 #include "base/team.h"
 
-/* Two steps of the release take about 0.4 MB, the masks of 64 sequences 1 MB. */
-#define RING_BYTES (UINT64_C(4) << 20)
+/* Two steps of the release take about 0.4 MB, with their masks: two of V / 8 bytes, for drafts and
+ * for rows. */
+#define RING_BYTES DI_QUEUE_RING_BYTES
 /* Whatever the position, a job of this size fits behind an empty one. */
 #define MAX_JOB_BYTES (RING_BYTES / 2)
 #define NEVER UINT64_MAX

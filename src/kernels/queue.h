@@ -6,7 +6,7 @@
  * happen. The thread that enqueues is backend.h's one thread, the engine's. The stream's thread
  * calls the inner backend's operations and is member 0 of its team.
  *
- * Enqueuing copies the argument struct, or the bytes of an upload, into a ring of 4 MiB; nothing is
+ * Enqueuing copies the argument struct, or the bytes of an upload, into a ring; nothing is
  * allocated and no lock is taken. When the ring is full the caller sleeps until half of it is free.
  * An upload of more than 2 MiB waits until the stream is idle. So do prepare, free and destroy, and
  * nothing else but wait.
@@ -17,6 +17,8 @@
 #include <stdint.h>
 
 #include "kernels/backend.h"
+
+#define DI_QUEUE_RING_BYTES (UINT64_C(4) << 20) /* of host memory, soon all resident */
 
 /* Takes `inner` in any case: destroying *out destroys it, and a failure (DI_ERR_MEMORY, or
  * DI_ERR_IO when the system starts no thread) has destroyed it. `out` may point to the variable

@@ -35,7 +35,9 @@ static void write_model(const char *directory) {
     di_buffer_free(&config);
 }
 
-typedef enum kind { SEQUENCES, REQUESTS, N_KINDS } kind;
+/* UNCACHED: requests again, with a window cache that no bound would allow if it were taken. */
+typedef enum kind { SEQUENCES, REQUESTS, UNCACHED, N_KINDS } kind;
+static const char *const kind_names[] = {"sequences", "requests", "uncached requests"};
 
 static int read_sequence(di_engine *engine, const int32_t *ids, size_t n) {
     di_sequence *sequence;
@@ -46,7 +48,7 @@ static int read_sequence(di_engine *engine, const int32_t *ids, size_t n) {
 }
 
 /* As run and chat do: each prompt leaves snapshots behind, each answer is drafted. */
-static int serve_requests(di_engine *engine, const int32_t *ids, size_t n) {
+static int serve_requests(di_engine *engine, const int32_t *ids, size_t n, bool cached) {
     for (size_t i = 0; i < 3; i++) {
         di_request request = {.ids = ids + i,
                               .n_ids = n - i - 100,
@@ -58,7 +60,7 @@ static int serve_requests(di_engine *engine, const int32_t *ids, size_t n) {
             if (di_engine_step(engine, &busy, &error) != DI_OK) return 5;
         }
     }
-    return di_engine_get_stats(engine).snapshots > 0 ? 0 : 6;
+    return (di_engine_get_stats(engine).snapshots > 0) == cached ? 0 : 6;
 }
 
 /* Reads prompts as long as the context; the exit code is 0, or 1 where memory is refused. */
@@ -67,8 +69,9 @@ static int run(const char *directory, kind what, uint64_t memory) {
     o.context = CONTEXT;
     o.memory = memory;
     o.n_threads = 2;
-    o.window_cache = MIB;
-    o.max_batch = what == REQUESTS ? 1 : 0;
+    o.window_cache = what == UNCACHED ? UINT64_C(1) << 40 : MIB;
+    o.prefix_cache = what != UNCACHED;
+    o.max_batch = what == SEQUENCES ? 0 : 1;
     di_engine *engine;
     if (di_engine_open(directory, &o, &engine, &error) != DI_OK) {
         return error.status == DI_ERR_MEMORY ? 1 : error.status == DI_ERR_UNSUPPORTED ? 77 : 2;
@@ -80,8 +83,8 @@ static int run(const char *directory, kind what, uint64_t memory) {
         random = random * 1664525 + 1013904223;
         ids[i] = (int32_t)(random >> 8) % vocab;
     }
-    int code = what == REQUESTS ? serve_requests(engine, ids, CONTEXT - 1)
-                                : read_sequence(engine, ids, CONTEXT - 1);
+    int code = what == SEQUENCES ? read_sequence(engine, ids, CONTEXT - 1)
+                                 : serve_requests(engine, ids, CONTEXT - 1, what == REQUESTS);
     di_engine_close(engine);
     return code;
 }
@@ -102,13 +105,15 @@ static int run_in_child(const char *directory, kind what, uint64_t memory, uint6
 static bool check_bounds(const char *directory, kind what) {
     uint64_t peak, least = 20 * MIB;
     int code;
-    while ((code = run_in_child(directory, what, least, &peak)) == 1) least += MIB;
+    while ((code = run_in_child(directory, what, least, &peak)) == 1) {
+        least += MIB;
+        assert_true(least < 200 * MIB);
+    }
     const uint64_t bounds[3] = {least, least + 16 * MIB, 2 * least};
     for (int i = 0; i < 3 && code != 77; i++) {
         code = run_in_child(directory, what, bounds[i], &peak);
-        print_message("  %s, bound %u MiB: peak %u MiB\n",
-                      what == REQUESTS ? "requests" : "sequences", (unsigned)(bounds[i] / MIB),
-                      (unsigned)(peak / MIB));
+        print_message("  %s, bound %u MiB: peak %u MiB\n", kind_names[what],
+                      (unsigned)(bounds[i] / MIB), (unsigned)(peak / MIB));
         assert_int_equal(code, 0);
         assert_true(peak <= bounds[i]);
     }

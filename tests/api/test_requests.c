@@ -54,10 +54,13 @@ static void test_options(void **state) {
     options = small();
     options.memory = 2 << 20;
     options.window_cache = 4 << 20;
-    refuses_options(&options, DI_ERR_MEMORY, "MiB, window cache and buffers 5 MiB, weights ");
+    refuses_options(&options, DI_ERR_MEMORY, "MiB, window cache and buffers 9 MiB, weights ");
     refuses_options(&options, DI_ERR_MEMORY, ", 2 MiB are allowed; allow more, or ask for a ");
     options.window_cache = UINT64_MAX;
     refuses_options(&options, DI_ERR_MEMORY, "not enough memory");
+    options.prefix_cache = false; /* then there is none */
+    refuses_options(&options, DI_ERR_MEMORY, "MiB, window cache and buffers 5 MiB, weights ");
+    options.prefix_cache = true;
     options.window_cache = 0;
     refuses_options(&options, DI_ERR_MEMORY, "smaller context, window cache or chunk");
 }
