@@ -151,17 +151,20 @@ typedef struct di_engine_options {
     const char *replay;    /* "exact" (default), "stable" or "bounded": how windows behind a cached
                               beginning are made; only exact gives the bits of a run alone */
     uint64_t window_cache; /* bytes for snapshots of windows; default 256 MiB */
-    /* Drafts of the model's own draft layers, verified in the next step: "off", "fixed" (all of
-     * them), "scheduled" (as many as pay, none when none do); NULL (default): scheduled where the
-     * model has draft layers. */
+    /* Drafts of the model's own draft layers, verified in the step that makes them: "off", "fixed"
+     * (all that fit its rows), "scheduled" (as many as pay, none when none do); NULL (default):
+     * scheduled where the model has draft layers. */
     const char *spec;
     /* What a sampled draft must be to stand. "coupled" (default): the token that would have been
      * sampled without drafts, so the answer is the same. "reject": rejection sampling, which
-     * accepts a little more; the answer is another sample of the same distribution. */
+     * accepts a little more. The answer is then another sample of the same distribution, and not
+     * repeatable from the seed: it depends on which drafts were verified, so on time and company.
+     * Answers at temperature 0 are the same in any case. */
     const char *spec_sampling;
     bool profile_steps; /* measure what steps cost at start, for "scheduled"; default false */
     /* 1 (default): the next step is enqueued before the one before it is read, where that saves more
-     * than what runs past the ends of answers; 0: always after. Answers do not depend on it. */
+     * than what runs past the ends of answers; 0: always after. Answers do not depend on it, but
+     * for sampled ones with "reject" (above). */
     int32_t steps_ahead;
     bool penalties; /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
     /* Upper bound in bytes of everything: program, state, workspace, buffers of a score, and the
@@ -205,7 +208,8 @@ typedef struct di_token_bias {
 
 /* The order: penalties, bias, never-sampled ids, temperature, top-k, top-p, min-p. Ids without a
  * token and image or placeholder tokens are never sampled. A token is a function of the logits,
- * these values, the seed and its position: not of threads, chunks or company. */
+ * these values, the seed and its position: not of threads, chunks or company. The one exception
+ * is spec_sampling "reject". */
 typedef struct di_sampling {
     uint64_t seed;     /* default 0 */
     float temperature; /* 0: the most likely token; default 1 */
@@ -279,7 +283,8 @@ di_status di_sequence_score(di_sequence *sequence, const int32_t *ids, size_t n,
 /* ---- Requests ---- */
 
 /* Many at once, on an engine opened with max_batch. Tokens and log-probabilities of a request are
- * those that it has alone (with replay "exact"), whatever runs beside it. */
+ * those that it has alone (with replay "exact"), whatever runs beside it; but for tokens that were
+ * sampled with spec_sampling "reject". */
 
 typedef struct di_top_token {
     int32_t id;
@@ -321,8 +326,10 @@ typedef struct di_request {
     int32_t n_choices;    /* 1..128; the first has the seed itself, the others have derived ones */
     int32_t top_logprobs; /* 0..20 alternatives reported with each token */
     void *user;
-    /* Between steps while the prompt is read: how many of its tokens were, of all that are not
-     * cached. False: the request is cancelled. May be NULL. None of these may call the engine. */
+    /* Between steps while it runs and has no token: how many of its ids were read, of all that were
+     * not cached, given ones included. A request that had to give its place away begins again, so
+     * `done` may fall back. False: the request is cancelled. May be NULL. None of these may call
+     * the engine. */
     bool (*on_prompt)(void *user, int64_t done, int64_t total);
     /* False: this choice ends here, with this token. */
     bool (*on_token)(void *user, const di_request_token *token);
@@ -347,7 +354,8 @@ typedef struct di_engine_stats {
     uint64_t steps, rows, prompt_rows;     /* a step's rows: prompt tokens, one for every
                                                     choice that decodes, drafts */
     uint64_t replayed_rows, preemptions;   /* rows that were computed again */
-    uint64_t drafted, verified, accepted;  /* draft tokens */
+    uint64_t drafted, verified, accepted;  /* draft tokens: the first two counted when a step is
+                                              enqueued, accepted ones when it is read */
     uint64_t draft_blocks;                 /* of a step and a choice: what verified some */
     uint64_t snapshots, snapshot_hits;     /* of windows */
     uint64_t prompt_tokens, cached_tokens; /* of prompts that were admitted; of those, found */

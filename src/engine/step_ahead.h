@@ -10,7 +10,8 @@
  *            costs in such a step
  *
  * Running means over about 32 steps. Now and then a step is read first all the same, to measure the
- * gap. Results do not depend on any of it. No function fails or allocates.
+ * gap. Results do not depend on any of it, but for answers sampled by rejection, which depend on what
+ * is verified when. No function fails or allocates.
  */
 #ifndef DI_ENGINE_STEP_AHEAD_H
 #define DI_ENGINE_STEP_AHEAD_H

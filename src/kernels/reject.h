@@ -23,9 +23,9 @@
  *     stale confidences (which saw that draft) decides on it: the look-ahead that the schedule
  *     forbids. A round that was drafted and never verified (pre-emption) takes its confidences with
  *     it.
- *   - Requests that run together and share a seed share noise, and the schedule lets them see each
- *     other. Under `scheduled`, give each its own: di_noise_seed(seed, DI_NOISE_REQUEST, serial
- *     number).
+ *   - Requests that run together and share a seed share noise, and whoever decides which drafts are
+ *     verified lets them see each other. So the engine gives every rejecting request a seed of its
+ *     own: di_noise_seed(seed, DI_NOISE_REQUEST, serial number).
  * A token drawn from p itself (all drafts accepted, or none verified) uses the noise of plain
  * decoding, so that rejection without drafts is plain decoding to the bit.
  *

@@ -88,11 +88,13 @@ di_status di_context_create(di_model *model, const di_context_options *options, 
 void di_context_destroy(di_context *context);
 const di_context_options *di_context_get_options(const di_context *context);
 
-/* Makes slot empty (length 0, counts cleared). Enqueued. */
+/* Makes slot empty (length 0, counts cleared); blocks that are not settled are given up, and it has
+ * no drafts. Enqueued. */
 void di_context_reset(di_context *context, int32_t slot);
 /* Takes back the last n tokens of slot; the counts of ids keep them. The rings keep
  * di_config_rollback rows more than are read, so the margin is that many tokens: what is rewound
- * uses it up, what is processed restores it. DI_ERR_LIMIT beyond it. Enqueued. */
+ * uses it up, what is processed restores it. DI_ERR_LIMIT beyond it, DI_ERR_USAGE while blocks are
+ * not settled. Enqueued. */
 di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_error *error);
 /* How many tokens of slot may be rewound now. */
 int32_t di_context_margin(const di_context *context, int32_t slot);
@@ -111,10 +113,12 @@ void di_context_copy_page(di_context *context, int32_t to, int32_t from);
 /* What a sequence has besides its whole pages: windows, raw rows of open groups, token history,
  * floors, and the bytes of its last page when that is not full. Counts of ids are not in it. */
 uint64_t di_context_snapshot_bytes(const di_context *context);
-/* Enqueued: `host` is filled when the stream has come so far (di_context_wait). */
+/* Enqueued: `host` is filled when the stream has come so far (di_context_wait). Aborts while blocks
+ * of slot are not settled. */
 void di_context_save(di_context *context, int32_t slot, void *host);
 /* Makes slot what was saved, of any slot of this context or of one with the same options; its
- * pages, the unfinished one too, must be set. Enqueued; host is copied. */
+ * pages, the unfinished one too, must be set. What it was is given up, as by di_context_reset.
+ * Enqueued; host is copied. */
 void di_context_restore(di_context *context, int32_t slot, const void *host);
 /* Until everything enqueued so far is done. */
 di_status di_context_wait(di_context *context, di_error *error);
@@ -127,14 +131,15 @@ int32_t di_model_cut_layer(const di_config *config);
 
 /* Rows of slot at positions below `from` run through the layers below the cut only, and publish
  * their entries at the cut layer; windows above it begin at `from`. Rows below it cannot ask for
- * logits. Set before the prompt's first row, with `from` counted from the prompt's end. Enqueued.
- */
+ * logits. Set before the prompt's first row, with `from` counted from the prompt's end. Blocks that
+ * are not settled are not looked at: settle or drop them before. Enqueued. */
 di_status di_context_cut(di_context *context, int32_t slot, int64_t from, di_error *error);
 
 /* Makes slot hold ids[0 .. position) whose windows are lost: the tokens up to `closed` (a multiple
  * of every ratio, >= position) have their entries in the slot's pages, and the rows from position
  * on are replayed to rebuild the windows, which begin empty there, without writing those entries
- * again. Enqueued; ids are copied. */
+ * again. What it was is given up, as by di_context_reset; counts are empty. Enqueued; ids are
+ * copied. */
 di_status di_context_resume(di_context *context, int32_t slot, const int32_t *ids, int64_t position,
                             int64_t closed, di_error *error);
 
@@ -246,7 +251,8 @@ di_status di_context_put_drafts(di_context *context, const int32_t *tokens, di_e
 void di_context_keep_draft_logits(di_context *context, float *logits);
 
 /* Adds ids to the counts of slot, as part of its prompt or of its output. Enqueued; the ids are
- * copied. Sampled tokens are counted by di_forward itself where the context keeps counts. */
+ * copied. Sampled tokens are counted by di_forward itself where the context keeps counts; those of
+ * blocks that are not settled too, so this needs none to be settled. */
 di_status di_context_count(di_context *context, int32_t slot, const int32_t *ids, int32_t n,
                            bool prompt, di_error *error);
 
