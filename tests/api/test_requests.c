@@ -213,7 +213,7 @@ static void on_any_end(void *user, const di_request_end *end) {
     r->tokens.end[end->choice] = end->end;
 }
 
-static void read_long(di_engine *engine, int first, reading *r) {
+static void submit_long(di_engine *engine, int first, reading *r) {
     int32_t prompt[LONG];
     for (int i = 0; i < LONG; i++) prompt[i] = first + i;
     di_request request = {.ids = prompt,
@@ -226,6 +226,10 @@ static void read_long(di_engine *engine, int first, reading *r) {
                           .on_token = on_any_token,
                           .on_end = on_any_end};
     assert_int_equal(di_engine_submit(engine, &request, NULL, &error), DI_OK);
+}
+
+static void read_long(di_engine *engine, int first, reading *r) {
+    submit_long(engine, first, r);
     run_all(engine);
     assert_int_equal(r->tokens.n_ends[0], 1);
 }
@@ -259,6 +263,28 @@ static void test_prompt_progress(void **state) {
     }
 }
 
+/* Who waits is told nothing; who says stop ends alone, two of them after the same step too. */
+static void test_prompts_together(void **state) {
+    (void)state;
+    di_engine *engine = open_small(); /* two run at a time */
+    reading r[4] = {{.stop_after = 1}, {.stop_after = 1}, {.n = 0}, {.stop_after = 2}};
+    for (int i = 0; i < 4; i++) submit_long(engine, 100 * (i + 1), &r[i]);
+    bool busy;
+    assert_int_equal(di_engine_step(engine, &busy, &error), DI_OK);
+    assert_true(r[0].n == 1 && r[1].n == 1 && r[2].n == 0 && r[3].n == 0);
+    assert_true(r[0].tokens.n_ends[0] == 1 && r[1].tokens.n_ends[0] == 1);
+    assert_int_equal(di_engine_get_stats(engine).waiting, 2);
+    run_all(engine);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(r[i].tokens.n_ends[0], 1);
+        assert_int_equal(r[i].tokens.end[0], i == 2 ? DI_END_LENGTH : DI_END_CANCELLED);
+        assert_int_equal(r[i].tokens.n_tokens[0], i == 2 ? 3 : 0);
+    }
+    assert_true(r[2].n >= 3);
+    assert_int_equal(r[3].n, 2);
+    di_engine_close(engine);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_options),
@@ -266,6 +292,7 @@ int main(void) {
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_requests_refused),
         cmocka_unit_test(test_prompt_progress),
+        cmocka_unit_test(test_prompts_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

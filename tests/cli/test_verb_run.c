@@ -100,9 +100,8 @@ static void test_speeds_on_stderr(void **state) {
 static void test_speculation(void **state) {
     (void)state;
     static const char *const ways[] = {"--spec fixed", "--spec scheduled",
-                                       "--spec scheduled "
-                                       "--profile-steps",
-                                       "--spec fixed --chunk 1", ""};
+                                       "--spec scheduled --profile-steps", "--spec fixed --chunk 1",
+                                       ""};
     static const char *const samplings[] = {"--temperature 0", "--temperature 1 --seed 5"};
     for (size_t k = 0; k < sizeof samplings / sizeof *samplings; k++) {
         char command[300];
