@@ -273,6 +273,15 @@ static void test_file_of_requests(void **state) {
     assert_int_equal(r->code, 1);
     assert_non_null(strstr(r->error, "custom_id: a string, not empty, is needed"));
     free(command);
+    /* Lines of a task are counted alike. */
+    const char *task = "\xEF\xBB\xBF \r\n{\"prompt\": \"One\"}\r\n\r\n{\"prompt\": 3}\n";
+    temp_write(path, task, strlen(task));
+    command = temp_printf("bench models/demo -q --scenario speculation --tasks %s", path);
+    r = program_run(command, NULL);
+    assert_int_equal(r->code, 1);
+    assert_non_null(strstr(r->error, "line 4 of "));
+    assert_non_null(strstr(r->error, "prompt: a text, not empty, is needed"));
+    free(command);
     free(path);
     temp_dir_destroy(root);
 }
