@@ -249,6 +249,14 @@ static void test_file_of_requests(void **state) {
         free(command);
         free(text);
     }
+    free(path);
+    temp_dir_destroy(root);
+}
+
+static void test_bad_lines(void **state) {
+    (void)state;
+    if (!program_can_compute()) skip();
+    char *root = temp_dir_create(), *path = temp_printf("%s/in.jsonl", root), *command;
     static const struct {
         const char *field, *why;
     } refused[] = {{"\"stop\": \"x\"", "stop: bench does not support it; leave it out"},
@@ -413,6 +421,7 @@ int main(void) {
         cmocka_unit_test(test_small_model),
         cmocka_unit_test(test_table_for_people),
         cmocka_unit_test(test_file_of_requests),
+        cmocka_unit_test(test_bad_lines),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_late_refusals),
         cmocka_unit_test(test_failure_keeps_rows),
