@@ -90,16 +90,14 @@ static void unlink_request(di_core *core, core__request *r) {
     r->before = r->after = NULL;
 }
 
-/* How drafts of it are accepted. Where requests see each other's drafts through the schedule, they
- * may not share noise (reject.h). */
+/* How drafts of it are accepted. Requests that reject see each other's drafts, for these compete for
+ * the rows of a step: they may not share noise (reject.h). */
 static void choose_law(const di_core *core, core__sequence *s) {
     const core__request *r = s->request;
     s->law = r->given.sampling.temperature == 0.0f ? DI_SPEC_GREEDY : DI_SPEC_COUPLED;
     if (s->law == DI_SPEC_GREEDY || !core->options.reject || core->spec.block == 0) return;
     s->law = DI_SPEC_REJECT;
-    if (core->options.spec == DI_SPEC_SCHEDULED) {
-        s->seed = di_noise_seed(s->seed, DI_NOISE_REQUEST, (int64_t)r->id);
-    }
+    s->seed = di_noise_seed(s->seed, DI_NOISE_REQUEST, (int64_t)r->id);
 }
 
 static bool fill_sequence(const di_core *core, core__request *r, core__sequence *s,
