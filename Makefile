@@ -9,7 +9,7 @@ export FUZZ_SECONDS JOBS
 
 .DEFAULT_GOAL := all
 .PHONY: all help run test check-fast accurate bench asan ubsan tsan fuzz lint format install cov clean \
-        setup-build setup-test configure
+        setup-build setup-test configure reconfigure
 
 all: configure ## the program, left at ./deepinfer
 	@ninja -C $(RELEASE) -j $(JOBS) deepinfer
@@ -21,7 +21,7 @@ run: all ## a story from the demo model, streamed
 test: setup-test ## everything CI runs: both compilers, sanitizers, README, lint
 	@tools/check
 
-check-fast: setup-test configure ## the quick unit tests of the release build
+check-fast: setup-test reconfigure ## the quick unit tests of the release build
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
 	@ctest --test-dir $(RELEASE) -L fast -j $(JOBS) --output-on-failure
 
@@ -43,11 +43,11 @@ lint: setup-test ## format, include directions, headers, clang-tidy, sizes
 format: setup-test ## clang-format over the tree
 	@tools/lint/format --fix
 
-bench: setup-test configure ## operations against their twins, and their speed
+bench: setup-test reconfigure ## operations against their twins, and their speed
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
 	@tools/bench $(RELEASE)
 
-accurate: setup-test configure ## long campaigns: the 475 GiB geometry, schedules, 10,000 requests
+accurate: setup-test reconfigure ## long campaigns: the 475 GiB geometry, schedules, 10,000 requests
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
 	DI_ACCURATE=1 $(RELEASE)/tests/test_sparse
 	DI_CORE_SCHEDULES=200 $(RELEASE)/tests/test_core_property
@@ -75,3 +75,7 @@ setup-test:
 
 configure: setup-build
 	@[ -f $(RELEASE)/build.ninja ] || cmake --preset release
+
+# Always: the tests' libraries may have come since the program was built without them.
+reconfigure: setup-build
+	@cmake --preset release >/dev/null
