@@ -302,7 +302,7 @@ static const struct {
     {"plain", "off", 8, 64, 1, 1, 4},
     {"fixed", "fixed", 8, 40, 1, 1, 4},
     {"scheduled", "scheduled", 8, 64, 2, 1, 4},
-    {"in turn", "scheduled", 8, 16, 1, 0, 8},
+    {"in turn", "scheduled", 8, 16, 1, 0, 4},
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
