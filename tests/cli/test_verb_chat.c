@@ -268,7 +268,7 @@ typedef struct terminal {
     size_t size, seen;  /* seen: up to where a wait has looked */
 } terminal;
 
-static void open_terminal(terminal *t) {
+static void open_terminal(terminal *t, const char *backend) {
     memset(t, 0, sizeof *t);
     struct winsize size = {.ws_row = 40, .ws_col = 200};
     t->child = forkpty(&t->fd, NULL, NULL, &size);
@@ -276,7 +276,8 @@ static void open_terminal(terminal *t) {
     if (t->child > 0) return;
     setenv("TERM", "dumb", 1);
     execl(DI_BUILD_DIR "/deepinfer", "deepinfer", "chat", DI_SOURCE_DIR "/models/demo",
-          "--no-thinking", "--temperature", "0", "--context", "2048", (char *)NULL);
+          "--no-thinking", "--temperature", "0", "--context", "2048", "--backend", backend,
+          (char *)NULL);
     _exit(99);
 }
 
@@ -330,7 +331,7 @@ static void test_terminal(void **state) {
     (void)state;
     terminal *t = malloc(sizeof *t);
     assert_non_null(t);
-    open_terminal(t);
+    open_terminal(t, "cpu");
     wait_for(t, "/help lists the commands, Ctrl-D leaves.");
     wait_for(t, "> ");
     type(t, "What is 2 + 3?\r");
@@ -355,12 +356,12 @@ typedef struct session {
     terminal t;
 } session;
 
-static session *open_session(void) {
+static session *open_session(const char *backend) {
     session *s = malloc(sizeof *s);
     assert_non_null(s);
     s->root = temp_dir_create();
     s->path = temp_printf("%s/talk.json", s->root);
-    open_terminal(&s->t);
+    open_terminal(&s->t, backend);
     wait_for(&s->t, "> ");
     return s;
 }
@@ -387,7 +388,7 @@ static char *close_session(session *s) {
  * the cache. */
 static void test_interrupted_answer(void **state) {
     (void)state;
-    session *s = open_session();
+    session *s = open_session("ref"); /* slow enough to be stopped */
     type(&s->t,
          "/system Answer well. 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 "
          "25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40\r");
@@ -418,7 +419,7 @@ static void test_interrupted_answer(void **state) {
 
 static void test_paste_stays_together(void **state) {
     (void)state;
-    session *s = open_session();
+    session *s = open_session("cpu");
     type(&s->t, "/set max-tokens 1\r");
     wait_for(&s->t, "max-tokens is 1.");
     wait_for(&s->t, "> ");
@@ -441,7 +442,7 @@ static int code_after(int signal_number, terminal *t) {
     int ends[2] = {-1, -1}, status;
     pid_t child;
     if (t) {
-        open_terminal(t);
+        open_terminal(t, "cpu");
         wait_for(t, "> ");
         child = t->child;
     } else {
