@@ -244,7 +244,7 @@ static void test_options_of_the_cache(void **state) {
     (void)state;
     static const char input[] = "Tell me a story about a fox.\nWhat is 12 + 13?\n";
     talk cold = talk_of("--no-thinking --spec off --prefix-cache off", input);
-    static const char *const ways[] = {"--window-cache 0", "--memory 45M", "--replay exact"};
+    static const char *const ways[] = {"--window-cache 0", "--memory 52M", "--replay exact"};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         char *options = temp_printf("--no-thinking %s", ways[i]);
         talk warm = talk_of(options, input);
