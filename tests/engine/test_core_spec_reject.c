@@ -12,7 +12,7 @@
  * Not flaky: seeds are fixed, and so is the clock; a sum in standard deviations is below 4 or the
  * test fails. (Behind a queue it is the same: the clock belongs to the stream.)
  */
-/* ctest: slow threads */
+/* ctest: slow */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
