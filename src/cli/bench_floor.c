@@ -58,6 +58,6 @@ double di_bench_floor(const di_bench *b, double rows, double outs) {
 
 double di_bench_prefill_floor(const di_bench *b, int64_t n, int64_t chunk) {
     int64_t last = n % chunk ? n % chunk : chunk; /* its last row gives the token */
-    double whole = (double)((n - last) / chunk);
-    return whole * di_bench_floor(b, (double)chunk, 0) + di_bench_floor(b, (double)last, 1);
+    int64_t whole = (n - last) / chunk;
+    return (double)whole * di_bench_floor(b, (double)chunk, 0) + di_bench_floor(b, (double)last, 1);
 }
