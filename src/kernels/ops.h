@@ -109,7 +109,7 @@ typedef struct di_batch {
                           between accept and step_end */
     di_ptr next_token; /* int32 [n_slots] */
     /* Written by step_begin for the operations after it: */
-    di_ptr pos;   /* int32 [n_rows]: absolute position, -1 for a dead row */
+    di_ptr pos; /* int32 [n_rows]: absolute position, -1 for a dead row */
     /* int32 [n_rows]: row minus offset, where offset 0 of the slot stands, or would: above the cut
      * rows begin at a larger one, so it says nothing about who belongs together. */
     di_ptr first;
