@@ -132,8 +132,8 @@ typedef struct di_bench_engine {
     int64_t context;     /* tokens that are needed; cut to the model's by the library's own check */
     const char *replay;  /* NULL: the option's */
     int64_t window;      /* bytes of the window cache; -1: the option's */
-    const char *spec;    /* NULL: the option's; when it is not given: off, or with library_spec */
-    bool library_spec;   /* what the library chooses */
+    const char *spec;    /* NULL: the option's; when it is not given: off, or with default_spec */
+    bool default_spec;   /* what the library chooses */
     const char *sampled; /* spec_sampling; NULL: the option's */
     int steps_ahead;     /* -1: the library's */
     int64_t chunk;       /* 0: the option's */

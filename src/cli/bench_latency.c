@@ -327,7 +327,7 @@ static di_status run_prompts(di_bench *b, int64_t prompt, const char *path, di_e
     if (status == DI_OK) {
         di_bench_engine settings =
             di_bench_engine_defaults(di_args_int(b->args, DI_OPT_MAX_BATCH), l.longest);
-        settings.library_spec = true;
+        settings.default_spec = true;
         status = di_bench_open(b, &settings, &engine, error);
     }
     if (status == DI_OK) status = run_rates(b, &l, engine, error);

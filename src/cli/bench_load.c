@@ -39,7 +39,7 @@ di_status di_bench_open(di_bench *b, const di_bench_engine *settings, di_engine 
     if (settings->chunk > 0) o.chunk = (int32_t)settings->chunk;
     if (settings->spec) {
         o.spec = settings->spec;
-    } else if (!settings->library_spec && !di_args_given(b->args, DI_OPT_SPEC)) {
+    } else if (!settings->default_spec && !di_args_given(b->args, DI_OPT_SPEC)) {
         o.spec = "off";
     }
     if (settings->sampled) o.spec_sampling = settings->sampled;
