@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/team.h"
 #include "cli/bench.h"
+#include "cli/command_line.h"
 #include "cli/lossy.h"
 
 /* ---- Machine ---- */
@@ -80,23 +81,12 @@ static void model(const di_bench *b, di_buffer *out) {
     di_buffer_putc(out, '}');
 }
 
-static void command(di_buffer *out) {
-    char text[4096];
-    FILE *file = fopen("/proc/self/cmdline", "re");
-    size_t n = file ? fread(text, 1, sizeof text, file) : 0;
-    if (file) fclose(file);
-    for (size_t i = 0; i < n; i++) {
-        if (text[i] == '\0') text[i] = ' ';
-    }
-    di_buffer_puts(out, "\"command\": ");
-    di_lossy_write(out, text, n > 0 ? n - 1 : 0);
-}
-
 void di_bench_facts(const di_bench *b, di_buffer *out) {
     static const di_option_id texts[] = {DI_OPT_BACKEND, DI_OPT_NUMERICS, DI_OPT_REPLAY,
                                          DI_OPT_SPEC, DI_OPT_SPEC_SAMPLING};
     static const di_option_id numbers[] = {DI_OPT_CHUNK, DI_OPT_MAX_BATCH, DI_OPT_PAIRS};
-    command(out);
+    di_buffer_puts(out, "\"command\": ");
+    di_command_line_write(out);
     put_text(out, "version", di_version());
     machine(b, out);
     model(b, out);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cli/command_line.h"
 #include "cli/eval_report.h"
 #include "cli/lossy.h"
 #include "deepinfer.h"
@@ -146,19 +147,6 @@ static void write_machine(const di_args *args, int64_t context, di_buffer *out) 
     }
 }
 
-/* As the system has it, for that is what was typed. */
-static void write_command(di_buffer *out) {
-    char text[4096];
-    FILE *file = fopen("/proc/self/cmdline", "re");
-    size_t n = file ? fread(text, 1, sizeof text, file) : 0;
-    if (file) fclose(file);
-    for (size_t i = 0; i < n; i++) {
-        if (text[i] == '\0') text[i] = ' ';
-    }
-    di_buffer_puts(out, ", \"command\": ");
-    di_lossy_write(out, text, n > 0 ? n - 1 : 0);
-}
-
 /* The command line's, which settings may differ from. */
 static void write_options(const di_eval_report *r, di_buffer *out) {
     di_buffer_printf(out, ", \"options\": {\"seed\": %" PRIu64,
@@ -194,7 +182,8 @@ di_status di_eval_write_json(const di_eval_report *report, di_buffer *out, di_er
     di_buffer_puts(out, "{\"model\": ");
     di_lossy_write(out, report->model, strlen(report->model));
     write_string(out, "version", di_version());
-    write_command(out);
+    di_buffer_puts(out, ", \"command\": ");
+    di_command_line_write(out);
     write_options(report, out);
     di_buffer_printf(
         out,
