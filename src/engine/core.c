@@ -6,12 +6,10 @@
 
 #include "engine/core_internal.h"
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 di_core_options di_core_options_defaults(const di_config *config) {
     return (di_core_options){.max_batch = 16,
                              .max_rows = 256,
-                             .max_context = smaller(config->max_position_embeddings, 32768),
+                             .max_context = core__smaller(config->max_position_embeddings, 32768),
                              .n_pages = 0,
                              .prefix_cache = true,
                              .replay = DI_REPLAY_EXACT,
@@ -60,7 +58,7 @@ di_context_options di_core_context_options(const di_config *config, const di_cor
     context.n_slots = o->max_batch;
     context.max_context = o->max_context;
     context.max_rows = o->max_rows;
-    context.max_out = (int32_t)smaller(o->max_rows, o->max_batch * each + SCORING_ROWS);
+    context.max_out = (int32_t)core__smaller(o->max_rows, o->max_batch * each + SCORING_ROWS);
     context.penalties = true;
     context.replay = true;
     context.drafts = o->spec != DI_SPEC_OFF;
@@ -88,23 +86,17 @@ static di_status create_context(di_core *core, di_error *error) {
     return di_context_cut(core->context, 0, 0, error); /* refused where the model has no cut */
 }
 
-static void *take(size_t n, size_t size, bool *ok) {
-    void *memory = calloc(n, size);
-    *ok = *ok && memory;
-    return memory;
-}
-
 static bool take_step(di_core *core, core__step *step) {
     size_t batch = (size_t)core->options.max_batch, outs = (size_t)core->max_out;
     bool ok = true;
-    step->blocks = take(batch, sizeof *step->blocks, &ok);
-    step->outs = take(outs, sizeof *step->outs, &ok);
-    step->columns = take(batch, sizeof *step->columns, &ok);
-    step->first = take(batch, sizeof *step->first, &ok);
-    step->results.block_rows = take(batch, sizeof *step->results.block_rows, &ok);
-    step->results.tokens = take(outs, sizeof *step->results.tokens, &ok);
-    step->results.logprobs = take(outs, sizeof *step->results.logprobs, &ok);
-    step->confidence = take(outs, sizeof *step->confidence, &ok);
+    step->blocks = core__take(batch, sizeof *step->blocks, &ok);
+    step->outs = core__take(outs, sizeof *step->outs, &ok);
+    step->columns = core__take(batch, sizeof *step->columns, &ok);
+    step->first = core__take(batch, sizeof *step->first, &ok);
+    step->results.block_rows = core__take(batch, sizeof *step->results.block_rows, &ok);
+    step->results.tokens = core__take(outs, sizeof *step->results.tokens, &ok);
+    step->results.logprobs = core__take(outs, sizeof *step->results.logprobs, &ok);
+    step->confidence = core__take(outs, sizeof *step->confidence, &ok);
     return ok;
 }
 
@@ -123,19 +115,19 @@ static di_status take_memory(di_core *core, di_error *error) {
     size_t batch = (size_t)core->options.max_batch, outs = (size_t)core->max_out;
     size_t words = (size_t)core__vocab_words(core), vocab = (size_t)core->config->vocab_size;
     bool ok = true;
-    core->slots = take(batch, sizeof *core->slots, &ok);
-    core->order = take(batch, sizeof(core__sequence *), &ok);
-    core->rows = take((size_t)core->options.max_rows, sizeof *core->rows, &ok);
-    core->out_rows = take(outs, sizeof *core->out_rows, &ok);
-    core->blocks = take(batch, sizeof *core->blocks, &ok);
-    core->params = take(outs, sizeof *core->params, &ok);
-    core->draft_params = take(batch, sizeof *core->draft_params, &ok);
-    core->draft_slots = take(batch, sizeof *core->draft_slots, &ok);
-    core->forced = take(outs, sizeof *core->forced, &ok);
-    core->biases = take(CORE__MAX_BIASES, sizeof *core->biases, &ok);
-    core->masks = take(2 * words, sizeof *core->masks, &ok);
-    core->logits = take(outs * vocab, sizeof *core->logits, &ok);
-    core->fork_bytes = take(1, (size_t)di_context_snapshot_bytes(core->context), &ok);
+    core->slots = core__take(batch, sizeof *core->slots, &ok);
+    core->order = core__take(batch, sizeof(core__sequence *), &ok);
+    core->rows = core__take((size_t)core->options.max_rows, sizeof *core->rows, &ok);
+    core->out_rows = core__take(outs, sizeof *core->out_rows, &ok);
+    core->blocks = core__take(batch, sizeof *core->blocks, &ok);
+    core->params = core__take(outs, sizeof *core->params, &ok);
+    core->draft_params = core__take(batch, sizeof *core->draft_params, &ok);
+    core->draft_slots = core__take(batch, sizeof *core->draft_slots, &ok);
+    core->forced = core__take(outs, sizeof *core->forced, &ok);
+    core->biases = core__take(CORE__MAX_BIASES, sizeof *core->biases, &ok);
+    core->masks = core__take(2 * words, sizeof *core->masks, &ok);
+    core->logits = core__take(outs * vocab, sizeof *core->logits, &ok);
+    core->fork_bytes = core__take(1, (size_t)di_context_snapshot_bytes(core->context), &ok);
     for (int32_t i = 0; i < CORE__STEPS; i++) ok = take_step(core, &core->steps[i]) && ok;
     if (!ok) return di_fail(error, DI_ERR_MEMORY, "out of memory: the engine's buffers");
     memset(core->masks, 0xFF, words * sizeof *core->masks);
@@ -167,7 +159,7 @@ di_status di_core_create(di_model *model, const di_core_options *options,
     DI_TRY_DONE(create_context(core, error));
     DI_TRY_DONE(di_kv_create(core->options.n_pages, core->options.prefix_cache, &core->kv, error));
     core->max_tokens_held =
-        smaller(core->options.max_context, (int64_t)core->options.n_pages * DI_PAGE_TOKENS);
+        core__smaller(core->options.max_context, (int64_t)core->options.n_pages * DI_PAGE_TOKENS);
     status = take_memory(core, error);
 done:
     if (status != DI_OK) {

@@ -3,6 +3,7 @@
 #define DI_ENGINE_CORE_INTERNAL_H
 
 #include <assert.h>
+#include <stdlib.h>
 
 #include "base/arena.h"
 #include "engine/engine.h"
@@ -212,6 +213,15 @@ enum {
     CORE__MASK_NOTHING = 1, /* a row that only scores samples -2 and so leaves no trace */
     CORE__MIN_SNAPSHOT = DI_PAGE_TOKENS, /* shorter ones are computed again */
 };
+
+static inline int64_t core__smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Zeroed; *ok becomes false when there is none. */
+static inline void *core__take(size_t n, size_t size, bool *ok) {
+    void *memory = calloc(n, size);
+    *ok = *ok && memory;
+    return memory;
+}
 
 static inline int32_t core__pages_for(int64_t n_tokens) {
     return (int32_t)((n_tokens + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS);

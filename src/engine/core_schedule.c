@@ -53,17 +53,15 @@ static int64_t block_end(const di_core *core, const core__sequence *s, int32_t m
     return s->n_done + di_context_ahead(core->context, s->slot) + 1 + most;
 }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Gives s a block unless it has all its tokens, read or not; with drafts for so many sequences as
  * a draft pass has room for. */
 static bool give_block(di_core *core, core__sequence *s, int32_t *n_drafted) {
     int64_t sure = s->n_ids + s->n_unread;
-    int64_t room = smaller(capacity(s), core->options.max_context) - block_end(core, s, 0);
+    int64_t room = core__smaller(capacity(s), core->options.max_context) - block_end(core, s, 0);
     if (!s->decoding || sure >= s->max_ids || room < 0) return false;
     s->block = true;
     if ((int64_t)(*n_drafted + 1) * core->spec.block <= core->max_out) {
-        s->most = (int32_t)smaller(di_spec_limit(core->spec.block, s->max_ids - sure), room);
+        s->most = (int32_t)core__smaller(di_spec_limit(core->spec.block, s->max_ids - sure), room);
         *n_drafted += s->most > 0;
     }
     return true;
@@ -118,8 +116,8 @@ static void divide_rows(di_core *core) {
         prompt_rows += usable_rows(s);
     }
     int64_t left = core->options.max_rows - n_blocks;
-    int64_t room =
-        smaller(left - smaller(prompt_rows, left / 2), core->max_out - n_blocks - n_prompts);
+    int64_t room = core__smaller(left - core__smaller(prompt_rows, left / 2),
+                                 core->max_out - n_blocks - n_prompts);
     core->n_verified =
         core__spec_plan(core, n_blocks, room > 0 ? (int32_t)room : 0, prompt_rows > 0);
     if (core->n_verified == 0) forget_drafts(core);

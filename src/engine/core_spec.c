@@ -46,33 +46,27 @@ static di_spec_floor draft_floor_of(const di_config *c) {
     return f;
 }
 
-static void *take(size_t n, size_t size, bool *ok) {
-    void *memory = calloc(n, size);
-    *ok = *ok && memory;
-    return memory;
-}
-
 di_status core__spec_init(di_core *core, di_error *error) {
     core__spec *spec = &core->spec;
     size_t batch = (size_t)core->options.max_batch;
     bool ok = true;
     const di_spec_floor floor = floor_of(core->config), draft = draft_floor_of(core->config);
-    spec->verify = take(1, sizeof *spec->verify, &ok);
+    spec->verify = core__take(1, sizeof *spec->verify, &ok);
     if (ok) di_spec_cost_init(spec->verify, &floor);
     if (ok && core->options.spec == DI_SPEC_OFF) return DI_OK;
     size_t block = (size_t)core->config->dspark_block_size;
     spec->block = (int32_t)block;
-    spec->calibration = take(1, sizeof *spec->calibration, &ok);
-    spec->draft = take(1, sizeof *spec->draft, &ok);
-    spec->survival = take(batch * block, sizeof *spec->survival, &ok);
-    spec->limit = take(batch, sizeof *spec->limit, &ok);
-    spec->lengths = take(batch, sizeof *spec->lengths, &ok);
-    spec->heap = take(batch, sizeof *spec->heap, &ok);
-    spec->step_s = take(batch * block + 1, sizeof *spec->step_s, &ok);
-    spec->temperatures = take(DI_LAWS * block, sizeof *spec->temperatures, &ok);
-    spec->confidence = take(block, sizeof *spec->confidence, &ok);
-    spec->mean = take(DI_LAWS * block, sizeof *spec->mean, &ok);
-    spec->mean_square = take(DI_LAWS * block, sizeof *spec->mean_square, &ok);
+    spec->calibration = core__take(1, sizeof *spec->calibration, &ok);
+    spec->draft = core__take(1, sizeof *spec->draft, &ok);
+    spec->survival = core__take(batch * block, sizeof *spec->survival, &ok);
+    spec->limit = core__take(batch, sizeof *spec->limit, &ok);
+    spec->lengths = core__take(batch, sizeof *spec->lengths, &ok);
+    spec->heap = core__take(batch, sizeof *spec->heap, &ok);
+    spec->step_s = core__take(batch * block + 1, sizeof *spec->step_s, &ok);
+    spec->temperatures = core__take(DI_LAWS * block, sizeof *spec->temperatures, &ok);
+    spec->confidence = core__take(block, sizeof *spec->confidence, &ok);
+    spec->mean = core__take(DI_LAWS * block, sizeof *spec->mean, &ok);
+    spec->mean_square = core__take(DI_LAWS * block, sizeof *spec->mean_square, &ok);
     if (!ok) return di_fail(error, DI_ERR_MEMORY, "out of memory: speculation");
     for (size_t i = 0; i < DI_LAWS * block; i++) spec->mean[i] = spec->mean_square[i] = 1;
     di_spec_calibrate_init(spec->calibration);
