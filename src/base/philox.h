@@ -7,8 +7,10 @@
 #include <math.h>
 #include <stdint.h>
 
-static inline void di_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high,
-                             uint32_t out[4]) {
+#include "base/inline.h"
+
+DI_INLINE void di_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high,
+                         uint32_t out[4]) {
     uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
     uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -29,13 +31,13 @@ static inline void di_philox(uint64_t key, uint64_t counter_low, uint64_t counte
 
 /* Uniform in (0, 1), never 0 or 1: the top 52 bits of two words, at the middle of their step. (With
  * 53 bits the largest would be rounded up to 1.) */
-static inline double di_uniform53(uint32_t high, uint32_t low) {
+DI_INLINE double di_uniform53(uint32_t high, uint32_t low) {
     uint64_t bits = ((uint64_t)high << 32 | low) >> 12;
     return ((double)bits + 0.5) * 0x1p-52;
 }
 
 /* Standard Gumbel noise of one token: a function of (seed, position, id) alone. */
-static inline double di_gumbel(uint64_t seed, int64_t position, int32_t id) {
+DI_INLINE double di_gumbel(uint64_t seed, int64_t position, int32_t id) {
     uint32_t words[4];
     di_philox(seed, (uint64_t)position, (uint64_t)(uint32_t)id >> 1, words);
     const uint32_t *pair = words + 2 * (id & 1);

@@ -93,4 +93,18 @@ typedef struct di_cpu_options {
 di_status di_backend_create_cpu(di_numerics numerics, const di_cpu_options *options,
                                 di_backend **out, di_error *error);
 
+typedef struct di_cuda_options {
+    int32_t device;  /* number of the GPU, from 0 */
+    uint64_t memory; /* most bytes of device memory taken for everything; 0: what is free */
+    uint64_t
+        host_from; /* bind() leaves ranges of at least this size in host memory, pinned and seen
+                           by the device through its bus; 0: copies all */
+} di_cuda_options;
+
+/* "cuda": a GPU of compute capability 9.0 or a later one that this build has code for.
+ * DI_ERR_UNSUPPORTED with the reason where there is none: no or an old driver, no such device, an
+ * older part, a build without CUDA. Operations do not run when they are called. */
+di_status di_backend_create_cuda(di_numerics numerics, const di_cuda_options *options,
+                                 di_backend **out, di_error *error);
+
 #endif

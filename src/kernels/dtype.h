@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/inline.h"
+
 typedef enum di_dtype {
     DI_F32,      /* safetensors "F32" */
     DI_BF16,     /* "BF16": the upper half of a float32 */
@@ -18,7 +20,7 @@ typedef enum di_dtype {
 } di_dtype;
 
 /* Bytes of one stored element (of a FP4_PAIR: one byte, two values). */
-static inline uint64_t di_dtype_bytes(di_dtype dtype) {
+DI_INLINE uint64_t di_dtype_bytes(di_dtype dtype) {
     static const uint8_t bytes[DI_N_DTYPES] = {4, 2, 1, 1, 1, 8, 4, 2, 1};
     return bytes[dtype];
 }

@@ -42,6 +42,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/inline.h"
 #include "kernels/dtype.h"
 
 #define DI_BOUND_SUM 2e-5 /* products and norms, float32 sums of up to 20,480 terms */
@@ -64,9 +65,7 @@ typedef struct di_ptr {
     uint64_t address;
 } di_ptr;
 
-static inline di_ptr di_ptr_at(di_ptr base, uint64_t bytes) {
-    return (di_ptr){base.address + bytes};
-}
+DI_INLINE di_ptr di_ptr_at(di_ptr base, uint64_t bytes) { return (di_ptr){base.address + bytes}; }
 
 #define DI_NONE ((di_ptr){0})
 

@@ -10,14 +10,14 @@
 
 enum { DI_Q8_BLOCK = 32, DI_Q4I_BLOCK = 32, DI_Q4C_BLOCK = 16 };
 
-static inline float di_block_largest(const float *x, int n) {
+DI_INLINE float di_block_largest(const float *x, int n) {
     float largest = 0.0f;
     for (int i = 0; i < n; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
     return largest;
 }
 
 /* Q8: 32 values -> 32 E4M3 codes; returns the E8M0 scale. */
-static inline uint8_t di_quantize_q8(const float *x, uint8_t *codes) {
+DI_INLINE uint8_t di_quantize_q8(const float *x, uint8_t *codes) {
     float largest = di_block_largest(x, DI_Q8_BLOCK);
     if (largest < 1e-4f) largest = 1e-4f;
     uint8_t scale = di_e8m0_ceil(largest * (1.0f / 448.0f));
@@ -26,7 +26,7 @@ static inline uint8_t di_quantize_q8(const float *x, uint8_t *codes) {
     return scale;
 }
 
-static inline void di_pack_e2m1(const float *x, int n, float scale, uint8_t *pairs) {
+DI_INLINE void di_pack_e2m1(const float *x, int n, float scale, uint8_t *pairs) {
     for (int i = 0; i < n; i += 2) {
         pairs[i / 2] =
             (uint8_t)(di_e2m1_encode(x[i] / scale) | di_e2m1_encode(x[i + 1] / scale) << 4);
@@ -34,7 +34,7 @@ static inline void di_pack_e2m1(const float *x, int n, float scale, uint8_t *pai
 }
 
 /* Q4i: 32 values -> 16 bytes of E2M1 pairs; returns the E8M0 scale. */
-static inline uint8_t di_quantize_q4i(const float *x, uint8_t *pairs) {
+DI_INLINE uint8_t di_quantize_q4i(const float *x, uint8_t *pairs) {
     float largest = di_block_largest(x, DI_Q4I_BLOCK);
     if (largest < 6.0f * 0x1p-126f) largest = 6.0f * 0x1p-126f;
     uint8_t scale = di_e8m0_ceil(largest * (1.0f / 6.0f));
@@ -43,7 +43,7 @@ static inline uint8_t di_quantize_q4i(const float *x, uint8_t *pairs) {
 }
 
 /* Q4c: 16 values -> 8 bytes of E2M1 pairs; returns the E4M3 scale. */
-static inline uint8_t di_quantize_q4c(const float *x, uint8_t *pairs) {
+DI_INLINE uint8_t di_quantize_q4c(const float *x, uint8_t *pairs) {
     float largest = di_block_largest(x, DI_Q4C_BLOCK);
     if (largest < 6.0f * 0x1p-9f) largest = 6.0f * 0x1p-9f;
     uint8_t scale = di_e4m3_encode(largest / 6.0f);

@@ -1,0 +1,173 @@
+/* The CUDA backend's inside, as its host code sees it: the stream, launches, workspace, errors.
+ *
+ * F is float. A is __nv_bfloat16 under `release` and float under `float`: kernels are templates of
+ * A, and the numerics follow from it (device.cuh). Operations only enqueue: an operation is one or
+ * a few kernels that take the operation's own argument struct, on the backend's one stream.
+ *
+ * Row invariance. No kernel adds floating-point values across threads but in an order fixed by the
+ * row's own shape (device.cuh); block sizes are constants; no floating-point atomics. Compiled with
+ * -fmad=false: a product and a sum are fused only where the code says fmaf.
+ *
+ * Files: cuda_backend.cu (create, memory), cuda_transfer.cu (copies, marks, stamps), cuda_work.cu
+ * (workspace), cuda_ops_*.cu (operations). Headers *.cuh hold device code.
+ */
+#ifndef DI_KERNELS_CUDA_CUDA_H
+#define DI_KERNELS_CUDA_CUDA_H
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "kernels/backend.h"
+}
+
+struct cuda_transfer; /* cuda_transfer.cu */
+
+struct di_stream {
+    cudaStream_t stream;
+    int device, n_processors; /* streaming multiprocessors */
+    bool release;
+    di_limits limits;
+    uint8_t *work; /* device workspace of the operation that runs, given out by cuda_take */
+    uint64_t work_size, work_used;
+    cuda_transfer *transfer;
+    cudaError_t failed; /* the first error; nothing is enqueued after it */
+    char failure[256];
+};
+
+/* ---- Errors ---- */
+
+/* Keeps the first error, with what was being done, for the next wait(). Returns whether all is
+ * well. */
+bool cuda_check(di_stream *s, cudaError_t status, const char *what);
+
+/* Stops the program: an operation was called with more than prepare() was told of, or with what
+ * this backend does not do. */
+[[noreturn]] void cuda_broken(const char *condition, const char *file, int line);
+#define CUDA_REQUIRE(condition)                                                                    \
+    do {                                                                                           \
+        if (!(condition)) cuda_broken(#condition, __FILE__, __LINE__);                             \
+    } while (0)
+[[noreturn]] void cuda_missing(const char *operation);
+
+/* ---- Workspace ---- */
+
+/* Every operation starts with cuda_begin: the device is this thread's, the workspace free. What an
+ * earlier operation left in it may still be read by its kernels: stream order keeps them apart. */
+void cuda_begin(di_stream *s);
+/* A 256-byte aligned piece of device memory until the operation ends. */
+void *cuda_take_bytes(di_stream *s, uint64_t bytes);
+template <typename T> T *cuda_take(di_stream *s, uint64_t n) {
+    return static_cast<T *>(cuda_take_bytes(s, n * sizeof(T)));
+}
+uint64_t cuda_work_bytes(const di_limits *limits);
+/* Rows that are sampled at a time: each has 3 [vocab] doubles of workspace. */
+enum { CUDA_SAMPLE_BLOCKS = 32 };
+/* Rows that the indexer scores at a time, each against max_entries: room for CUDA_SCORES floats and
+ * as many words, or one row's. */
+enum { CUDA_SCORES = 64 << 20 };
+uint64_t cuda_score_rows(const di_limits *limits, int64_t n_rows);
+
+template <typename T> static inline __host__ __device__ T *cuda_at(di_ptr p) {
+    return reinterpret_cast<T *>(p.address);
+}
+static inline __host__ __device__ bool cuda_none(di_ptr p) { return p.address == 0; }
+
+/* ---- Launches ---- */
+
+static inline uint32_t cuda_blocks(int64_t n, int64_t each) {
+    return static_cast<uint32_t>((n + each - 1) / each);
+}
+
+/* Enqueues a kernel; an empty grid is nothing. `shared`: dynamic shared memory, above 48 KiB too.
+ */
+template <typename... P, typename... Q>
+void cuda_launch(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
+                 void (*kernel)(P...), const Q &...args) {
+    if (s->failed != cudaSuccess || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+    if (shared > 48 * 1024 &&
+        !cuda_check(s,
+                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(shared)),
+                    what))
+        return;
+    kernel<<<grid, threads, shared, s->stream>>>(args...);
+    cuda_check(s, cudaGetLastError(), what);
+}
+
+/* The same for a template of A: CUDA_LAUNCH_A(s, "what", grid, threads, shared, kernel, args...)
+ * calls kernel<__nv_bfloat16> or kernel<float>. */
+#define CUDA_LAUNCH_A(s, what, grid, threads, shared, kernel, ...)                                 \
+    do {                                                                                           \
+        if ((s)->release)                                                                          \
+            cuda_launch(s, what, grid, threads, shared, kernel<__nv_bfloat16>, __VA_ARGS__);       \
+        else                                                                                       \
+            cuda_launch(s, what, grid, threads, shared, kernel<float>, __VA_ARGS__);               \
+    } while (0)
+
+static inline uint64_t cuda_a_bytes(const di_stream *s) { return s->release ? 2 : 4; }
+static inline di_ptr cuda_ptr(const void *memory) {
+    return di_ptr{reinterpret_cast<uint64_t>(memory)};
+}
+static inline di_ptr cuda_take_a(di_stream *s, int64_t n) { /* n values of A */
+    return cuda_ptr(cuda_take_bytes(s, static_cast<uint64_t>(n) * cuda_a_bytes(s)));
+}
+static inline di_ptr cuda_take_f(di_stream *s, int64_t n) {
+    return cuda_ptr(cuda_take_bytes(s, static_cast<uint64_t>(n) * 4));
+}
+
+/* ---- cuda_ops_product.cu ---- */
+
+/* out[t] = rows first .. first + n - 1 of w times x[t]; x in memory as A. */
+typedef struct cuda_product {
+    di_matrix w;
+    int32_t n_rows, first, n;
+    int32_t groups; /* 1, or as di_linear_args: then first is 0 and n is w.n */
+    di_ptr x;       /* A, row t at element t * x_stride */
+    int64_t x_stride;
+    di_ptr out; /* A, or F when to_f; row t at element t * out_stride */
+    int64_t out_stride;
+    bool to_f;
+} cuda_product;
+void cuda_run_product(di_stream *s, const cuda_product *product);
+
+/* n_rows contiguous rows of `width` A as a quantised matrix reads them: x itself under `float`, else
+ * a copy in the workspace that went through q8 (exact in bf16). width a multiple of 32. */
+di_ptr cuda_quantized(di_stream *s, di_ptr x, int64_t n_rows, int64_t width);
+
+/* The usual case: contiguous rows, all of w, quantised input if `quantize`. */
+void cuda_linear_rows(di_stream *s, const di_matrix *w, di_ptr x, int32_t n_rows, bool quantize,
+                      bool to_f, di_ptr out);
+
+/* ---- cuda_ops_parts.cu ---- */
+
+/* out[t] = rms_norm(x[t], weight), rows of weight.n; may be in place. */
+void cuda_norm_rows(di_stream *s, di_ptr x, int64_t n_rows, di_vector weight, double eps,
+                    di_ptr out);
+
+/* ---- cuda_transfer.cu ---- */
+
+di_status cuda_transfer_create(di_stream *s, di_error *error);
+void cuda_transfer_destroy(di_stream *s);
+void cuda_upload(di_stream *s, di_ptr to, const void *host, uint64_t size);
+void cuda_download(di_stream *s, void *host, di_ptr from, uint64_t size);
+void cuda_copy(di_stream *s, di_ptr to, di_ptr from, uint64_t size);
+void cuda_fill(di_stream *s, di_ptr to, int byte, uint64_t size);
+void cuda_stamp(di_stream *s, double *host);
+uint64_t cuda_mark(di_stream *s);
+di_status cuda_wait(di_stream *s, uint64_t mark, di_error *error);
+
+/* ---- The operations, one declaration each (cuda_ops_*.cu) ---- */
+
+#define CUDA_OP_DECLARE(name) void cuda_op_##name(di_stream *s, const di_##name##_args *args);
+DI_EACH_OP(CUDA_OP_DECLARE)
+#undef CUDA_OP_DECLARE
+
+#endif

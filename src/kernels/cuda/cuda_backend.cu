@@ -1,0 +1,313 @@
+/* The "cuda" backend: what the machine has, device memory, the table of operations. */
+#include "kernels/cuda/cuda.h"
+
+#define CUDA_ENTRY(name) .name = cuda_op_##name,
+static const di_ops cuda_ops = {DI_EACH_OP(CUDA_ENTRY)};
+#undef CUDA_ENTRY
+
+/* A piece of memory that destroy gives back. */
+typedef struct block {
+    struct block *next, *previous;
+    void *memory; /* of the device; of the host where `host` */
+    uint64_t size;
+    bool host; /* a registered range of somebody else's memory */
+} block;
+
+/* Bound ranges below half of a slab share slabs: the driver rounds sizes up and is slow. */
+#define SLAB_BYTES (UINT64_C(64) << 20)
+
+typedef struct cuda_backend {
+    di_backend base;
+    di_stream stream;
+    block blocks; /* ring */
+    uint64_t limit, host_from;
+    uint64_t used; /* device bytes taken */
+    uint8_t *slab; /* the newest, with slab_left bytes at its end */
+    uint64_t slab_left;
+} cuda_backend;
+
+static cuda_backend *self_of(di_backend *backend) {
+    return reinterpret_cast<cuda_backend *>(backend);
+}
+
+/* ---- Memory ---- */
+
+static block *new_block(cuda_backend *self, void *memory, uint64_t size, bool host) {
+    block *head = &self->blocks, *b = static_cast<block *>(malloc(sizeof *b));
+    if (b == NULL) return NULL;
+    *b = block{head->next, head, memory, size, host};
+    b->next->previous = b;
+    head->next = b;
+    return b;
+}
+
+static void free_block(cuda_backend *self, block *b) {
+    b->next->previous = b->previous;
+    b->previous->next = b->next;
+    if (b->host) {
+        (void)cudaHostUnregister(b->memory);
+    } else {
+        (void)cudaFree(b->memory);
+        self->used -= b->size;
+    }
+    free(b);
+}
+
+static di_status no_room(const cuda_backend *self, uint64_t size, const char *what,
+                         di_error *error) {
+    size_t free_bytes = 0, all = 0;
+    (void)cudaMemGetInfo(&free_bytes, &all);
+    (void)cudaGetLastError();
+    return di_fail(error, DI_ERR_MEMORY,
+                   "cuda backend: no memory for %llu bytes of %s: %llu of %llu are free on GPU %d, "
+                   "%llu are taken of the %llu that may be",
+                   (unsigned long long)size, what, (unsigned long long)free_bytes,
+                   (unsigned long long)all, self->stream.device, (unsigned long long)self->used,
+                   (unsigned long long)self->limit);
+}
+
+/* Device memory, not zeroed. */
+static di_status take(cuda_backend *self, uint64_t size, const char *what, uint8_t **out,
+                      di_error *error) {
+    *out = NULL;
+    cuda_begin(&self->stream);
+    if (size == 0 || size > self->limit || self->used > self->limit - size)
+        return no_room(self, size, what, error);
+    void *memory = NULL;
+    cudaError_t status = cudaMalloc(&memory, size);
+    if (status == cudaErrorMemoryAllocation) return no_room(self, size, what, error);
+    if (!cuda_check(&self->stream, status, what))
+        return di_fail(error, DI_ERR_IO, "cuda backend: %s", self->stream.failure);
+    if (new_block(self, memory, size, false) == NULL) {
+        (void)cudaFree(memory);
+        return di_fail(error, DI_ERR_MEMORY, "cuda backend: no memory");
+    }
+    self->used += size;
+    *out = static_cast<uint8_t *>(memory);
+    return DI_OK;
+}
+
+static void give_back(cuda_backend *self, const void *memory) {
+    for (block *b = self->blocks.next; b != &self->blocks; b = b->next) {
+        if (b->memory != memory) continue;
+        free_block(self, b);
+        return;
+    }
+}
+
+/* Sizes are rounded up so that whole words may be read where the last byte is wanted. */
+static uint64_t round64(uint64_t size) { return (size + 63) / 64 * 64; }
+
+static di_status alloc(di_backend *backend, uint64_t size, const char *what, di_ptr *out,
+                       di_error *error) {
+    uint8_t *memory;
+    *out = DI_NONE;
+    DI_TRY(take(self_of(backend), round64(size), what, &memory, error));
+    *out = cuda_ptr(memory);
+    cuda_fill(backend->stream, *out, 0, round64(size));
+    return DI_OK;
+}
+
+static void free_memory(di_backend *backend, di_ptr memory) {
+    di_stream *s = backend->stream;
+    if (memory.address == 0) return;
+    cuda_begin(s);
+    cuda_check(s, cudaStreamSynchronize(s->stream), "wait");
+    give_back(self_of(backend), cuda_at<void>(memory));
+}
+
+/* Host memory that the device reads through its bus: for tables too large to copy. */
+static di_status bind_host(cuda_backend *self, const void *host, uint64_t size, const char *what,
+                           di_ptr *out, di_error *error) {
+    void *begin = const_cast<void *>(host), *seen = NULL;
+    cudaError_t status =
+        cudaHostRegister(begin, size, cudaHostRegisterMapped | cudaHostRegisterReadOnly);
+    if (status == cudaSuccess && new_block(self, begin, size, true) == NULL)
+        return di_fail(error, DI_ERR_MEMORY, "cuda backend: no memory");
+    if (status == cudaSuccess) status = cudaHostGetDevicePointer(&seen, begin, 0);
+    if (status != cudaSuccess) {
+        (void)cudaGetLastError();
+        return di_fail(error, DI_ERR_MEMORY,
+                       "cuda backend: cannot pin the %llu bytes of %s in host memory: %s",
+                       (unsigned long long)size, what, cudaGetErrorString(status));
+    }
+    *out = cuda_ptr(seen);
+    return DI_OK;
+}
+
+static di_status bind(di_backend *backend, const void *host, uint64_t size, const char *what,
+                      di_ptr *out, di_error *error) {
+    cuda_backend *self = self_of(backend);
+    uint64_t room = (size + 255) / 256 * 256;
+    uint8_t *memory;
+    *out = DI_NONE;
+    cuda_begin(&self->stream);
+    if (size == 0) return DI_OK;
+    if (self->host_from > 0 && size >= self->host_from)
+        return bind_host(self, host, size, what, out, error);
+    if (room > SLAB_BYTES / 2) {
+        DI_TRY(take(self, room, what, &memory, error));
+    } else {
+        if (room > self->slab_left) {
+            DI_TRY(take(self, SLAB_BYTES, what, &self->slab, error));
+            self->slab_left = SLAB_BYTES;
+        }
+        memory = self->slab + (SLAB_BYTES - self->slab_left);
+        self->slab_left -= room;
+    }
+    *out = cuda_ptr(memory);
+    cuda_upload(&self->stream, *out, host, size);
+    if (self->stream.failed != cudaSuccess)
+        return di_fail(error, DI_ERR_IO, "cuda backend: %s: %s", what, self->stream.failure);
+    return DI_OK;
+}
+
+/* The device has its own copy, or the range is pinned: nothing to give back. */
+static void discard(di_stream *s, const void *host, uint64_t size) {
+    (void)s, (void)host, (void)size;
+}
+
+static uint64_t workspace_bytes(const di_backend *backend, const di_limits *limits) {
+    (void)backend;
+    return cuda_work_bytes(limits);
+}
+
+static di_status prepare(di_backend *backend, const di_limits *more, di_error *error) {
+    cuda_backend *self = self_of(backend);
+    di_stream *s = backend->stream;
+    di_limits limits = di_limits_join(&s->limits, more);
+    uint64_t bytes = cuda_work_bytes(&limits);
+    uint8_t *work;
+    cuda_begin(s);
+    cuda_check(s, cudaStreamSynchronize(s->stream), "wait");
+    if (s->work == NULL || bytes > s->work_size) {
+        DI_TRY(take(self, bytes, "workspace", &work, error));
+        if (s->work != NULL) give_back(self, s->work);
+        s->work = work;
+        s->work_size = bytes;
+    }
+    s->limits = limits;
+    return DI_OK;
+}
+
+static void destroy(di_backend *backend) {
+    if (backend == NULL) return;
+    cuda_backend *self = self_of(backend);
+    di_stream *s = &self->stream;
+    cuda_begin(s);
+    if (s->stream) (void)cudaStreamSynchronize(s->stream);
+    while (self->blocks.next != &self->blocks) free_block(self, self->blocks.next);
+    cuda_transfer_destroy(s);
+    if (s->stream) (void)cudaStreamDestroy(s->stream);
+    free(self);
+}
+
+/* ---- What the machine has ---- */
+
+static di_status find_driver(di_error *error) {
+    int driver = 0;
+    (void)cudaDriverGetVersion(&driver);
+    if (driver == 0)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "cuda backend: no NVIDIA driver is installed");
+    if (driver / 1000 < CUDART_VERSION / 1000)
+        return di_fail(
+            error, DI_ERR_UNSUPPORTED,
+            "cuda backend: the NVIDIA driver is for CUDA %d.%d; this build needs one for "
+            "CUDA %d or later",
+            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
+    return DI_OK;
+}
+
+static di_status find_device(int device, cudaDeviceProp *prop, di_error *error) {
+    int n = 0;
+    DI_TRY(find_driver(error));
+    cudaError_t status = cudaGetDeviceCount(&n);
+    if (status == cudaErrorNoDevice || (status == cudaSuccess && n == 0))
+        return di_fail(error, DI_ERR_UNSUPPORTED, "cuda backend: this machine has no NVIDIA GPU");
+    if (status != cudaSuccess)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "cuda backend: the NVIDIA driver says: %s",
+                       cudaGetErrorString(status));
+    if (device < 0 || device >= n)
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "cuda backend: there is no GPU %d; this machine has %d, from 0 on", device,
+                       n);
+    status = cudaGetDeviceProperties(prop, device);
+    if (status != cudaSuccess)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "cuda backend: GPU %d: %s", device,
+                       cudaGetErrorString(status));
+    if (prop->major < 9)
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "cuda backend: GPU %d (%s) is of compute capability %d.%d; 9.0 (Hopper) or "
+                       "later is needed",
+                       device, prop->name, prop->major, prop->minor);
+    return DI_OK;
+}
+
+/* Defined where a device function is: whether this build has code for the device in use. */
+static __global__ void nothing() {}
+
+static di_status open_device(cuda_backend *self, int device, const cudaDeviceProp *prop,
+                             di_error *error) {
+    di_stream *s = &self->stream;
+    cudaFuncAttributes unused;
+    s->device = device;
+    s->n_processors = prop->multiProcessorCount;
+    cuda_begin(s);
+    if (s->failed == cudaSuccess && cudaFuncGetAttributes(&unused, nothing) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "cuda backend: this build has no code for GPU %d (%s, compute capability "
+                       "%d.%d): build with DI_CUDA_ARCHS=%d%da",
+                       device, prop->name, prop->major, prop->minor, prop->major, prop->minor);
+    }
+    if (s->failed == cudaSuccess)
+        cuda_check(s, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "stream");
+    if (s->failed != cudaSuccess)
+        return di_fail(error, DI_ERR_IO, "cuda backend: GPU %d (%s): %s", device, prop->name,
+                       s->failure);
+    return cuda_transfer_create(s, error);
+}
+
+extern "C" di_status di_backend_create_cuda(di_numerics numerics, const di_cuda_options *options,
+                                            di_backend **out, di_error *error) {
+    static const di_cuda_options defaults = {0, 0, 0};
+    cudaDeviceProp prop;
+    if (options == NULL) options = &defaults;
+    *out = NULL;
+    DI_TRY(find_device(options->device, &prop, error));
+    cuda_backend *self = static_cast<cuda_backend *>(calloc(1, sizeof *self));
+    if (self == NULL) return di_fail(error, DI_ERR_MEMORY, "cuda backend: no memory");
+    self->blocks.next = self->blocks.previous = &self->blocks;
+    self->limit = options->memory > 0 ? options->memory : prop.totalGlobalMem;
+    self->host_from = options->host_from;
+    self->stream.release = numerics == DI_NUMERICS_RELEASE;
+    self->base = di_backend{
+        .name = "cuda",
+        .ops = &cuda_ops,
+        .numerics = numerics,
+        .a_bytes = numerics == DI_NUMERICS_RELEASE ? 2u : 4u,
+        .f_bytes = 4,
+        .stream = &self->stream,
+        .workspace_bytes = workspace_bytes,
+        .prepare = prepare,
+        .alloc = alloc,
+        .free = free_memory,
+        .bind = bind,
+        .upload = cuda_upload,
+        .download = cuda_download,
+        .copy = cuda_copy,
+        .fill = cuda_fill,
+        .discard = discard,
+        .stamp = cuda_stamp,
+        .mark = cuda_mark,
+        .wait = cuda_wait,
+        .destroy = destroy,
+    };
+    di_status status = open_device(self, options->device, &prop, error);
+    if (status != DI_OK) {
+        destroy(&self->base);
+        return status;
+    }
+    *out = &self->base;
+    return DI_OK;
+}

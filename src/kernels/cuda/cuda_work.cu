@@ -1,0 +1,73 @@
+/* The workspace of operations, and the ends of programs that were called wrongly. */
+#include "kernels/cuda/cuda.h"
+
+[[noreturn]] void cuda_broken(const char *condition, const char *file, int line) {
+    fprintf(stderr, "%s:%d: an operation was called outside of its limits: %s\n", file, line,
+            condition);
+    abort();
+}
+
+[[noreturn]] void cuda_missing(const char *operation) {
+    fprintf(stderr, "cuda backend: the operation %s is not implemented\n", operation);
+    abort();
+}
+
+bool cuda_check(di_stream *s, cudaError_t status, const char *what) {
+    if (status == cudaSuccess) return true;
+    if (s->failed == cudaSuccess) {
+        s->failed = status;
+        snprintf(s->failure, sizeof s->failure, "%s: %s (%s)", what, cudaGetErrorString(status),
+                 cudaGetErrorName(status));
+    }
+    return false;
+}
+
+static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+enum { ALIGN = 256 };
+static uint64_t rounded(uint64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
+
+/* Longest row that a product can read. */
+static uint64_t input_width(const di_limits *l) {
+    uint64_t w = most((uint64_t)l->max_k, (uint64_t)l->n_heads * (uint64_t)l->head_dim);
+    w = most(w, (uint64_t)l->engram_columns * (uint64_t)l->engram_width);
+    w = most(w, (uint64_t)l->hc * (uint64_t)l->width);
+    return most(w, most((uint64_t)l->inner, most((uint64_t)l->q_rank, (uint64_t)l->o_low)));
+}
+
+/* Generous rather than exact: every region that some operation takes, as if one took them all. */
+uint64_t cuda_work_bytes(const di_limits *l) {
+    uint64_t rows = most((uint64_t)l->max_rows, (uint64_t)l->max_out) + 1;
+    uint64_t picks = rows * ((uint64_t)l->top_k + 1);
+    uint64_t width = (uint64_t)l->width, hc = (uint64_t)l->hc, d = (uint64_t)l->head_dim;
+    uint64_t a_row = 2 * input_width(l) + (uint64_t)l->q_rank + 5 * d + 3 * (uint64_t)l->index_dim +
+                     (uint64_t)l->index_heads * ((uint64_t)l->index_dim + 2) + (uint64_t)l->o_low +
+                     4 * (uint64_t)l->inner + 2 * width + (2 + hc) * hc +
+                     2 * (uint64_t)l->n_experts + 4 * DI_OPS_MAX_BLOCK + 64;
+    uint64_t floats = rows * a_row + picks * (3 * (uint64_t)l->inner + 96);
+    uint64_t entries = (uint64_t)l->max_entries + 64;
+    uint64_t scores = cuda_score_rows(l, l->max_rows) * entries * 2; /* scores and sort keys */
+    uint64_t vocab = CUDA_SAMPLE_BLOCKS * 3 * 8 * ((uint64_t)l->vocab + 64);
+    return rounded(4 * (floats + scores) + vocab + 64 * (uint64_t)l->n_experts + (4 << 20));
+}
+
+uint64_t cuda_score_rows(const di_limits *l, int64_t n_rows) {
+    uint64_t fit = CUDA_SCORES / ((uint64_t)l->max_entries + 64);
+    if (fit < 1) fit = 1;
+    return (uint64_t)n_rows < fit ? (uint64_t)n_rows : fit;
+}
+
+void *cuda_take_bytes(di_stream *s, uint64_t bytes) {
+    uint64_t size = rounded(bytes);
+    CUDA_REQUIRE(size <= s->work_size - s->work_used);
+    void *at = s->work + s->work_used;
+    s->work_used += size;
+    return at;
+}
+
+void cuda_begin(di_stream *s) {
+    static thread_local int device = -1;
+    s->work_used = 0;
+    if (device == s->device) return;
+    if (cuda_check(s, cudaSetDevice(s->device), "choose the device")) device = s->device;
+}
