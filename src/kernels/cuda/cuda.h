@@ -145,6 +145,9 @@ di_ptr cuda_quantized(di_stream *s, di_ptr x, int64_t n_rows, int64_t width);
 /* The usual case: contiguous rows, all of w, quantised input if `quantize`. */
 void cuda_linear_rows(di_stream *s, const di_matrix *w, di_ptr x, int32_t n_rows, bool quantize,
                       bool to_f, di_ptr out);
+/* Block g of w's rows times the g-th K values of x, see di_linear_args. groups >= 1. */
+void cuda_linear_groups(di_stream *s, const di_matrix *w, int32_t groups, di_ptr x, int32_t n_rows,
+                        bool quantize, bool to_f, di_ptr out);
 
 /* ---- cuda_ops_parts.cu ---- */
 

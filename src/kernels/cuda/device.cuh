@@ -18,7 +18,7 @@ extern "C" {
 #include "kernels/quantize.h"
 }
 
-enum { WARP = 32 };
+static constexpr int WARP = 32;
 static constexpr uint32_t ALL_LANES = 0xFFFFFFFFu;
 
 static __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x % WARP); }
