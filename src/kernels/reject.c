@@ -5,10 +5,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "base/philox.h"
-
-static const double tiny_residual = 1e-8;
-
 int32_t di_reject_argmax(const double *logits, int32_t vocab) {
     int32_t best = DI_NO_TOKEN;
     for (int32_t id = 0; id < vocab; id++) {
@@ -29,14 +25,6 @@ int32_t di_reject_sample(const double *logits, int32_t vocab, uint64_t seed, int
         if (token < 0 || y > best) best = y, token = id;
     }
     return token;
-}
-
-uint64_t di_noise_seed(uint64_t seed, di_noise_purpose purpose, int64_t number) {
-    uint32_t words[4];
-    /* The sampler's noise has an id in the high counter, below 2^31: the top bit sets this apart.
-     */
-    di_philox(seed, (uint64_t)number, (uint64_t)1 << 63 | (uint64_t)purpose, words);
-    return (uint64_t)words[0] << 32 | words[1];
 }
 
 /* ---- Rejection ---- */
@@ -83,7 +71,7 @@ static int32_t sample_residual(const double *p, double p_total, const proposal *
         mass += left;
         if (token < 0 || y > best) best = y, token = id;
     }
-    return mass > tiny_residual ? token : di_reject_sample(p, vocab, noise, position);
+    return mass > DI_TINY_RESIDUAL ? token : di_reject_sample(p, vocab, noise, position);
 }
 
 di_verdict di_reject_draft(const double *p, const double *q_logits, int32_t vocab, int32_t draft,

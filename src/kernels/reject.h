@@ -38,6 +38,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/philox.h"
+
 enum { DI_NO_TOKEN = -2 }; /* as the sampler: no finite logit, or one NaN or +infinite */
 
 /* The most likely id, ties to the lower; or DI_NO_TOKEN. */
@@ -54,7 +56,16 @@ typedef enum di_noise_purpose {
 } di_noise_purpose;
 
 /* A seed for one purpose, unrelated to `seed` and to those of other purposes and numbers. */
-uint64_t di_noise_seed(uint64_t seed, di_noise_purpose purpose, int64_t number);
+DI_INLINE uint64_t di_noise_seed(uint64_t seed, di_noise_purpose purpose, int64_t number) {
+    uint32_t words[4];
+    /* The sampler's noise has an id in the high counter, below 2^31: the top bit sets this apart.
+     */
+    di_philox(seed, (uint64_t)number, (uint64_t)1 << 63 | (uint64_t)purpose, words);
+    return (uint64_t)words[0] << 32 | words[1];
+}
+
+/* A residual of at most this in all samples from p instead: rounding speaks and not the model. */
+#define DI_TINY_RESIDUAL 1e-8
 
 typedef struct di_verdict {
     bool stands;   /* the draft does */

@@ -69,10 +69,10 @@ template <typename T> T *cuda_take(di_stream *s, uint64_t n) {
 }
 uint64_t cuda_work_bytes(const di_limits *limits);
 /* Rows that are sampled at a time: each has 3 [vocab] doubles of workspace. */
-enum { CUDA_SAMPLE_BLOCKS = 32 };
+static constexpr uint64_t CUDA_SAMPLE_BLOCKS = 32;
 /* Rows that the indexer scores at a time, each against max_entries: room for CUDA_SCORES floats and
  * as many words, or one row's. */
-enum { CUDA_SCORES = 64 << 20 };
+static constexpr uint64_t CUDA_SCORES = 64 << 20;
 uint64_t cuda_score_rows(const di_limits *limits, int64_t n_rows);
 
 template <typename T> static inline __host__ __device__ T *cuda_at(di_ptr p) {
