@@ -36,9 +36,10 @@ endif()
 set(DI_CUDA_SOURCES "")
 
 # No fast math, and no fusing but where the code says fma (flags.cmake).
+# The program is linked by a C compiler: nothing may need the C++ library.
 set(flags -std=c++20 -O3 -fmad=false -lineinfo --Werror=default-stream-launch
     -Xcompiler=-Wall,-Wextra,-Wno-unused-function,-Wno-missing-field-initializers,-fPIC
-    -Xcompiler=-fno-exceptions,-fno-rtti,-ffp-contract=off -D_GNU_SOURCE
+    -Xcompiler=-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off -D_GNU_SOURCE
     -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include)
 if(DI_WERROR)
   list(APPEND flags -Xcompiler=-Werror --Werror=all-warnings)

@@ -32,9 +32,8 @@ typedef struct options {
 } options;
 
 static int usage(void) {
-    fprintf(stderr,
-            "usage: kernelcheck [--bench] [--backend cpu|ref|late|queue] [--op NAME] [--seed N] "
-            "[--rounds N] [--threads N]\n");
+    fprintf(stderr, "usage: kernelcheck [--bench] [--backend cpu|cuda|ref|late|queue] [--op NAME] "
+                    "[--seed N] [--rounds N] [--threads N]\n");
     return 2;
 }
 
@@ -62,8 +61,11 @@ static bool parse(int argc, char **argv, options *out) {
             return false;
         }
     }
-    return strcmp(out->backend, "cpu") == 0 || strcmp(out->backend, "ref") == 0 ||
-           strcmp(out->backend, "late") == 0 || strcmp(out->backend, "queue") == 0;
+    static const char *const backends[] = {"cpu", "cuda", "ref", "late", "queue"};
+    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
+        if (strcmp(out->backend, backends[i]) == 0) return true;
+    }
+    return false;
 }
 
 /* Large enough for every case of the checks, of the bench where it is asked for. */

@@ -38,6 +38,12 @@ bool device_open(device *d, const char *name, di_numerics numerics, int32_t n_th
         if (status == DI_ERR_UNSUPPORTED) return false;
         must(status, &error);
         if (name[0] == 'q') status = di_backend_create_queue(d->backend, &d->backend, &error);
+    } else if (strcmp(name, "cuda") == 0) {
+        status = di_backend_create_cuda(numerics, NULL, &d->backend, &error);
+        if (status == DI_ERR_UNSUPPORTED) {
+            printf("%s\n", error.message);
+            return false;
+        }
     }
     must(status, &error);
     return true;

@@ -20,8 +20,8 @@ typedef struct device {
     uint64_t shift; /* bytes added to the next addresses, to misalign them; 0 at first */
 } device;
 
-/* name: "ref", "cpu", "late" or "queue", which is "cpu" behind a queue. Returns false (nothing
- * opened) when this machine cannot run it. */
+/* name: "ref", "cpu", "late", "cuda" or "queue", which is "cpu" behind a queue. Returns false
+ * (nothing opened) when this machine cannot run it; for "cuda" it prints why. */
 bool device_open(device *d, const char *name, di_numerics numerics, int32_t n_threads);
 void device_prepare(device *d, const di_limits *limits);
 /* Returns how many allocations had damaged guards. */
