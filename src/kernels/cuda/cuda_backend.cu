@@ -1,4 +1,6 @@
 /* The "cuda" backend: what the machine has, device memory, the table of operations. */
+#include <unistd.h>
+
 #include "kernels/cuda/cuda.h"
 
 #define CUDA_ENTRY(name) .name = cuda_op_##name,
@@ -116,23 +118,47 @@ static void free_memory(di_backend *backend, di_ptr memory) {
     give_back(self_of(backend), cuda_at<void>(memory));
 }
 
-/* Host memory that the device reads through its bus: for tables too large to copy. */
+/* Whether a page is pinned already: neighbours in one file share their first and last ones. */
+static bool is_pinned(const cuda_backend *self, uintptr_t page) {
+    for (const block *b = self->blocks.next; b != &self->blocks; b = b->next) {
+        uintptr_t begin = reinterpret_cast<uintptr_t>(b->memory);
+        if (b->host && page >= begin && page < begin + b->size) return true;
+    }
+    return false;
+}
+
+/* Host memory that the device reads through its bus, at the host's addresses: for tables too large
+ * to copy. Whole pages are pinned. */
 static di_status bind_host(cuda_backend *self, const void *host, uint64_t size, const char *what,
                            di_ptr *out, di_error *error) {
-    void *begin = const_cast<void *>(host), *seen = NULL;
+    const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    uintptr_t begin = reinterpret_cast<uintptr_t>(host) / page * page;
+    uintptr_t end = (reinterpret_cast<uintptr_t>(host) + size + page - 1) / page * page;
+    int same = 0, read_only = 0, device = self->stream.device;
+    (void)cudaDeviceGetAttribute(&same, cudaDevAttrCanUseHostPointerForRegisteredMem, device);
+    (void)cudaDeviceGetAttribute(&read_only, cudaDevAttrHostRegisterReadOnlySupported, device);
+    if (!same)
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "cuda backend: GPU %d cannot read host memory in place, as %s needs", device,
+                       what);
+    if (is_pinned(self, begin)) begin += page;
+    if (begin < end && is_pinned(self, end - page)) end -= page;
+    *out = cuda_ptr(host);
+    if (begin >= end) return DI_OK;
+    void *memory = reinterpret_cast<void *>(begin);
     cudaError_t status =
-        cudaHostRegister(begin, size, cudaHostRegisterMapped | cudaHostRegisterReadOnly);
-    if (status == cudaSuccess && new_block(self, begin, size, true) == NULL)
+        cudaHostRegister(memory, end - begin,
+                         cudaHostRegisterMapped | (read_only ? cudaHostRegisterReadOnly : 0u));
+    if (status == cudaSuccess && new_block(self, memory, end - begin, true) != NULL) return DI_OK;
+    *out = DI_NONE;
+    if (status == cudaSuccess) {
+        (void)cudaHostUnregister(memory);
         return di_fail(error, DI_ERR_MEMORY, "cuda backend: no memory");
-    if (status == cudaSuccess) status = cudaHostGetDevicePointer(&seen, begin, 0);
-    if (status != cudaSuccess) {
-        (void)cudaGetLastError();
-        return di_fail(error, DI_ERR_MEMORY,
-                       "cuda backend: cannot pin the %llu bytes of %s in host memory: %s",
-                       (unsigned long long)size, what, cudaGetErrorString(status));
     }
-    *out = cuda_ptr(seen);
-    return DI_OK;
+    (void)cudaGetLastError();
+    return di_fail(error, DI_ERR_MEMORY,
+                   "cuda backend: cannot pin the %llu bytes of %s in host memory: %s",
+                   (unsigned long long)size, what, cudaGetErrorString(status));
 }
 
 static di_status bind(di_backend *backend, const void *host, uint64_t size, const char *what,

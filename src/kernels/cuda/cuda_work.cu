@@ -24,6 +24,7 @@ bool cuda_check(di_stream *s, cudaError_t status, const char *what) {
 
 static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+#define MAX_BYTES (UINT64_C(1) << 60)
 enum { ALIGN = 256 };
 static uint64_t rounded(uint64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
@@ -37,6 +38,7 @@ static uint64_t input_width(const di_limits *l) {
 
 /* Generous rather than exact: every region that some operation takes, as if one took them all. */
 uint64_t cuda_work_bytes(const di_limits *l) {
+    typedef unsigned __int128 wide; /* limits nobody can have must not come out small */
     uint64_t rows = most((uint64_t)l->max_rows, (uint64_t)l->max_out) + 1;
     uint64_t picks = rows * ((uint64_t)l->top_k + 1);
     uint64_t width = (uint64_t)l->width, hc = (uint64_t)l->hc, d = (uint64_t)l->head_dim;
@@ -44,11 +46,12 @@ uint64_t cuda_work_bytes(const di_limits *l) {
                      (uint64_t)l->index_heads * ((uint64_t)l->index_dim + 2) + (uint64_t)l->o_low +
                      4 * (uint64_t)l->inner + 2 * width + (2 + hc) * hc +
                      2 * (uint64_t)l->n_experts + 4 * DI_OPS_MAX_BLOCK + 64;
-    uint64_t floats = rows * a_row + picks * (3 * (uint64_t)l->inner + 96);
+    wide floats = (wide)rows * a_row + (wide)picks * (3 * (uint64_t)l->inner + 96);
     uint64_t entries = (uint64_t)l->max_entries + 64;
     uint64_t scores = cuda_score_rows(l, l->max_rows) * entries * 2; /* scores and sort keys */
     uint64_t vocab = CUDA_SAMPLE_BLOCKS * 3 * 8 * ((uint64_t)l->vocab + 64);
-    return rounded(4 * (floats + scores) + vocab + 64 * (uint64_t)l->n_experts + (4 << 20));
+    wide all = 4 * (floats + scores) + vocab + 64 * (uint64_t)l->n_experts + (4 << 20);
+    return all > MAX_BYTES ? MAX_BYTES : rounded((uint64_t)all);
 }
 
 uint64_t cuda_score_rows(const di_limits *l, int64_t n_rows) {
