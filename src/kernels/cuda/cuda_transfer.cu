@@ -38,7 +38,7 @@ struct cuda_transfer {
     int now; /* piece in use */
     download downloads[N_DOWNLOADS];
     uint64_t first_download, n_downloads; /* ever: their difference waits */
-    uint64_t down_used;                   /* from the ring's start; 0 when nothing waits */
+    uint64_t down_head;                   /* where the next one may begin */
     cudaEvent_t marks[N_MARKS];
     uint64_t mark; /* the last one given out */
     stamp_slot stamps[N_STAMPS];
@@ -149,7 +149,6 @@ static void deliver(di_stream *s, uint64_t reached) {
         memcpy(d->host, t->down + d->from, d->size);
         t->first_download++;
     }
-    if (t->first_download == t->n_downloads) t->down_used = 0;
     while (t->first_stamp < t->n_stamps) {
         stamp_slot *stamp = &t->stamps[t->first_stamp % N_STAMPS];
         float ms = 0;
@@ -172,21 +171,36 @@ static void drain(di_stream *s) {
     if (cuda_check(s, cudaStreamSynchronize(s->stream), "wait")) deliver(s, UINT64_MAX);
 }
 
+/* Room in the ring: *at; false when what waits is in the way. room <= DOWN_BYTES. */
+static bool find_room(cuda_transfer *t, uint64_t room, uint64_t *at) {
+    uint64_t waiting = t->n_downloads - t->first_download, head = t->down_head;
+    if (waiting == N_DOWNLOADS) return false;
+    if (waiting == 0) head = 0;
+    uint64_t tail = waiting > 0 ? t->downloads[t->first_download % N_DOWNLOADS].from : 0;
+    if (waiting > 0 && head <= tail) { /* the free part is between them, never all of it taken */
+        *at = head;
+        return head + room < tail;
+    }
+    *at = head + room <= DOWN_BYTES ? head : 0;
+    return *at == head || room < tail;
+}
+
 void cuda_download(di_stream *s, void *host, di_ptr from, uint64_t size) {
     cuda_transfer *t = s->transfer;
     uint8_t *to = static_cast<uint8_t *>(host);
     cuda_begin(s);
     while (size > 0 && s->failed == cudaSuccess) {
-        uint64_t n = size < DOWN_BYTES ? size : DOWN_BYTES, room = (n + 63) / 64 * 64;
-        if (t->down_used + room > DOWN_BYTES || t->n_downloads - t->first_download == N_DOWNLOADS)
+        uint64_t n = size < DOWN_BYTES ? size : DOWN_BYTES, room = (n + 63) / 64 * 64, at;
+        if (!find_room(t, room, &at)) {
             drain(s);
-        if (s->failed != cudaSuccess) return;
+            if (s->failed != cudaSuccess || !find_room(t, room, &at)) return;
+        }
         cuda_check(s,
-                   cudaMemcpyAsync(t->down + t->down_used, cuda_at<void>(from), n,
-                                   cudaMemcpyDeviceToHost, s->stream),
+                   cudaMemcpyAsync(t->down + at, cuda_at<void>(from), n, cudaMemcpyDeviceToHost,
+                                   s->stream),
                    "download");
-        t->downloads[t->n_downloads++ % N_DOWNLOADS] = download{to, t->down_used, n, t->mark + 1};
-        t->down_used += room;
+        t->downloads[t->n_downloads++ % N_DOWNLOADS] = download{to, at, n, t->mark + 1};
+        t->down_head = at + room;
         from = di_ptr_at(from, n);
         to += n;
         size -= n;
