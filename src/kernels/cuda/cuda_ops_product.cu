@@ -1,53 +1,24 @@
-/* Products with stored matrices, on the plain float units.
- *
- * A warp makes one output of up to ROWS rows: weights are decoded once in registers. Lane l takes
- * the K values 8 l .. 8 l + 7 of every 256 and adds their products in increasing K with fma; the
- * lanes are then joined in one fixed way. The order depends on K alone, so that a row's bits do not
- * know how many other rows there were.
- */
-#include "kernels/cuda/rows.cuh"
-#include "kernels/cuda/weights.cuh"
+/* Products with stored matrices, on the plain float units (product.cuh), and what goes into them. */
+#include "kernels/cuda/product.cuh"
 
-static constexpr int ROWS = 8, WARPS = 8, STEP = 8 * WARP;
+static constexpr int ROWS = PRODUCT_ROWS, WARPS = PRODUCT_WARPS;
 
-/* Products of one lane: full chunks, then what is left of K by single values of the last lane's
- * turn. */
-template <typename A, di_dtype W>
-static __device__ __forceinline__ void lane_sums(const weight_row &row, const A *x,
-                                                 int64_t x_stride, int rows, int32_t k,
-                                                 bool aligned, float *sum) {
-    int lane = lane_id();
-    for (int64_t at = 8 * lane; at < k; at += STEP) {
-        float w[8], v[8];
-        if (at + 8 <= k) {
-            decode8<W>(row, at, w);
-            for (int r = 0; r < ROWS; r++) {
-                if (r >= rows) break;
-                load8(x + r * x_stride + at, aligned, v);
-                for (int i = 0; i < 8; i++) sum[r] = fmaf(v[i], w[i], sum[r]);
-            }
-        } else {
-            for (int64_t i = at; i < k; i++) {
-                float single = decode1<W>(row, i);
-                for (int r = 0; r < ROWS; r++) {
-                    if (r < rows) sum[r] = fmaf(to_float(x[r * x_stride + i]), single, sum[r]);
-                }
-            }
-        }
-    }
-}
-
+/* A warp an output, of the ROWS rows from blockIdx.y * ROWS on. */
 template <typename A, di_dtype W> static __global__ void product_kernel(cuda_product p) {
     int64_t j = static_cast<int64_t>(blockIdx.x) * WARPS + warp_id();
     int64_t t = static_cast<int64_t>(blockIdx.y) * ROWS;
     if (j >= p.n) return;
     int rows = static_cast<int>(p.n_rows - t < ROWS ? p.n_rows - t : ROWS);
     int64_t group = j / (p.n / p.groups);
-    const A *x = cuda_at<const A>(p.x) + t * p.x_stride + group * p.w.k;
-    bool aligned = p.w.k % 8 == 0 && p.x_stride % 8 == 0 && p.x.address % 32 == 0;
+    const A *x[ROWS];
     float sum[ROWS];
-    for (int r = 0; r < ROWS; r++) sum[r] = 0;
-    lane_sums<A, W>(row_of<W>(p.w, p.first + j), x, p.x_stride, rows, p.w.k, aligned, sum);
+    for (int r = 0; r < ROWS; r++) {
+        x[r] = cuda_at<const A>(p.x) + (t + r) * p.x_stride + group * p.w.k;
+        sum[r] = 0;
+    }
+    bool aligned = p.w.k % 8 == 0 && p.x_stride % 8 == 0 && p.x.address % 32 == 0;
+    lane_products<A, W>(row_of<W>(p.w, p.first + j), x, rows, p.w.k, aligned, sum);
+#pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (r >= rows) break;
         float y = warp_sum(sum[r]);
@@ -62,7 +33,7 @@ template <typename A, di_dtype W> static __global__ void product_kernel(cuda_pro
 
 template <typename A> static void launch_product(di_stream *s, const cuda_product *p) {
     dim3 grid(cuda_blocks(p->n, WARPS), cuda_blocks(p->n_rows, ROWS));
-    uint32_t threads = WARPS * WARP;
+    uint32_t threads = PRODUCT_THREADS;
     if (p->w.dtype == DI_F8_E4M3)
         cuda_launch(s, "product", grid, threads, 0, product_kernel<A, DI_F8_E4M3>, *p);
     else if (p->w.dtype == DI_FP4_PAIR)
@@ -99,7 +70,7 @@ di_ptr cuda_quantized(di_stream *s, di_ptr x, int64_t n_rows, int64_t width) {
     CUDA_REQUIRE(width % 32 == 0);
     int64_t blocks = n_rows * (width / 32);
     di_ptr out = cuda_take_a(s, n_rows * width);
-    cuda_launch(s, "quantize", cuda_blocks(blocks, WARPS), WARPS * WARP, 0,
+    cuda_launch(s, "quantize", cuda_blocks(blocks, WARPS), PRODUCT_THREADS, 0,
                 quantized_kernel<__nv_bfloat16>, cuda_at<const __nv_bfloat16>(x), blocks,
                 cuda_at<__nv_bfloat16>(out));
     return out;
