@@ -55,7 +55,6 @@ bool cuda_check(di_stream *s, cudaError_t status, const char *what);
     do {                                                                                           \
         if (!(condition)) cuda_broken(#condition, __FILE__, __LINE__);                             \
     } while (0)
-[[noreturn]] void cuda_missing(const char *operation);
 
 /* ---- Workspace ---- */
 

@@ -7,11 +7,6 @@
     abort();
 }
 
-[[noreturn]] void cuda_missing(const char *operation) {
-    fprintf(stderr, "cuda backend: the operation %s is not implemented\n", operation);
-    abort();
-}
-
 bool cuda_check(di_stream *s, cudaError_t status, const char *what) {
     if (status == cudaSuccess) return true;
     if (s->failed == cudaSuccess) {
