@@ -2,7 +2,8 @@
  *
  * Both directions go through pinned rings, so that no call waits for the device unless its ring is
  * full: uploads through pieces that are reused when an event behind their last copy has passed,
- * downloads through a ring whose bytes wait() hands out.
+ * downloads through a ring whose bytes wait() hands out. Addresses say on which side they are: bound
+ * memory may be the host's.
  */
 #include "kernels/cuda/cuda.h"
 
@@ -115,7 +116,7 @@ void cuda_upload(di_stream *s, di_ptr to, const void *host, uint64_t size) {
         uint64_t n;
         uint8_t *at = staging(s, size, &n);
         memcpy(at, from, n);
-        cuda_check(s, cudaMemcpyAsync(cuda_at<void>(to), at, n, cudaMemcpyHostToDevice, s->stream),
+        cuda_check(s, cudaMemcpyAsync(cuda_at<void>(to), at, n, cudaMemcpyDefault, s->stream),
                    "upload");
         to = di_ptr_at(to, n);
         from += n;
@@ -127,8 +128,8 @@ void cuda_copy(di_stream *s, di_ptr to, di_ptr from, uint64_t size) {
     cuda_begin(s);
     if (size == 0 || s->failed != cudaSuccess) return;
     cuda_check(s,
-               cudaMemcpyAsync(cuda_at<void>(to), cuda_at<void>(from), size,
-                               cudaMemcpyDeviceToDevice, s->stream),
+               cudaMemcpyAsync(cuda_at<void>(to), cuda_at<void>(from), size, cudaMemcpyDefault,
+                               s->stream),
                "copy");
 }
 
@@ -196,7 +197,7 @@ void cuda_download(di_stream *s, void *host, di_ptr from, uint64_t size) {
             if (s->failed != cudaSuccess || !find_room(t, room, &at)) return;
         }
         cuda_check(s,
-                   cudaMemcpyAsync(t->down + at, cuda_at<void>(from), n, cudaMemcpyDeviceToHost,
+                   cudaMemcpyAsync(t->down + at, cuda_at<void>(from), n, cudaMemcpyDefault,
                                    s->stream),
                    "download");
         t->downloads[t->n_downloads++ % N_DOWNLOADS] = download{to, at, n, t->mark + 1};
