@@ -31,8 +31,15 @@ di_limits di_limits_join(const di_limits *a, const di_limits *b);
 
 typedef struct di_backend di_backend;
 
+#define DI_BIND_ALIGN UINT64_C(256)
+#define DI_BIND_SLAB_BYTES (UINT64_C(64) << 20)
+
 struct di_backend {
     const char *name;
+    /* A device with memory of its own: which one, in words, and the most bytes of it that may be
+     * taken, what bind copies included. NULL and 0: operations work in host memory. */
+    const char *device;
+    uint64_t device_memory;
     const di_ops *ops;
     di_numerics numerics;
     uint32_t a_bytes, f_bytes; /* sizes of A and F */
@@ -52,7 +59,8 @@ struct di_backend {
     void (*free)(di_backend *backend, di_ptr memory); /* DI_NONE is fine; waits for the stream */
 
     /* Makes host bytes that stay valid and unchanged (mapped weights) readable by operations: in
-     * place where the device sees host memory, else a copy. Undone by destroy. */
+     * place where the device sees host memory, else a copy. Undone by destroy. Copies take
+     * multiples of DI_BIND_ALIGN bytes, those of at most half of a slab in slabs. */
     di_status (*bind)(di_backend *backend, const void *host, uint64_t size, const char *what,
                       di_ptr *out, di_error *error);
 
@@ -95,11 +103,15 @@ di_status di_backend_create_cpu(di_numerics numerics, const di_cpu_options *opti
 
 typedef struct di_cuda_options {
     int32_t device;  /* number of the GPU, from 0 */
-    uint64_t memory; /* most bytes of device memory taken for everything; 0: what is free */
+    uint64_t memory; /* most bytes of device memory taken for everything; 0: what is free, less
+                        DI_CUDA_MARGIN or 1 % of the device's memory, whichever is more */
     uint64_t
         host_from; /* bind() leaves ranges of at least this size in host memory, pinned and seen
                            by the device through its bus; 0: copies all */
 } di_cuda_options;
+
+/* Left alone by default: code of kernels, their stacks and graphs, and pieces that are rounded up. */
+#define DI_CUDA_MARGIN (UINT64_C(512) << 20)
 
 /* "cuda": a GPU of compute capability 9.0 or a later one that this build has code for.
  * DI_ERR_UNSUPPORTED with the reason where there is none: no or an old driver, no such device, an

@@ -15,11 +15,12 @@ typedef struct block {
     bool host; /* a registered range of somebody else's memory */
 } block;
 
-/* Bound ranges below half of a slab share slabs: the driver rounds sizes up and is slow. */
-#define SLAB_BYTES (UINT64_C(64) << 20)
+/* Small bound ranges share slabs: the driver rounds sizes up and is slow. */
+#define SLAB_BYTES DI_BIND_SLAB_BYTES
 
 typedef struct cuda_backend {
     di_backend base;
+    char device[160]; /* base.device */
     di_stream stream;
     block blocks; /* ring */
     uint64_t limit, host_from;
@@ -164,7 +165,7 @@ static di_status bind_host(cuda_backend *self, const void *host, uint64_t size, 
 static di_status bind(di_backend *backend, const void *host, uint64_t size, const char *what,
                       di_ptr *out, di_error *error) {
     cuda_backend *self = self_of(backend);
-    uint64_t room = (size + 255) / 256 * 256;
+    uint64_t room = (size + DI_BIND_ALIGN - 1) / DI_BIND_ALIGN * DI_BIND_ALIGN;
     uint8_t *memory;
     *out = DI_NONE;
     cuda_begin(&self->stream);
@@ -294,6 +295,19 @@ static di_status open_device(cuda_backend *self, int device, const cudaDevicePro
     return cuda_transfer_create(s, error);
 }
 
+/* Without a bound: what is free, less what this backend does not count. */
+static di_status set_limit(cuda_backend *self, uint64_t bound, di_error *error) {
+    size_t free_bytes = 0, all = 0;
+    if (!cuda_check(&self->stream, cudaMemGetInfo(&free_bytes, &all), "memory of the device"))
+        return di_fail(error, DI_ERR_IO, "cuda backend: %s: %s", self->device,
+                       self->stream.failure);
+    uint64_t margin = all / 100 > DI_CUDA_MARGIN ? all / 100 : DI_CUDA_MARGIN;
+    uint64_t room = free_bytes > margin ? free_bytes - margin : 0;
+    if (bound > 0) room = bound < free_bytes ? bound : free_bytes;
+    self->limit = self->base.device_memory = room;
+    return DI_OK;
+}
+
 extern "C" di_status di_backend_create_cuda(di_numerics numerics, const di_cuda_options *options,
                                             di_backend **out, di_error *error) {
     static const di_cuda_options defaults = {0, 0, 0};
@@ -304,11 +318,12 @@ extern "C" di_status di_backend_create_cuda(di_numerics numerics, const di_cuda_
     cuda_backend *self = static_cast<cuda_backend *>(calloc(1, sizeof *self));
     if (self == NULL) return di_fail(error, DI_ERR_MEMORY, "cuda backend: no memory");
     self->blocks.next = self->blocks.previous = &self->blocks;
-    self->limit = options->memory > 0 ? options->memory : prop.totalGlobalMem;
     self->host_from = options->host_from;
     self->stream.release = numerics == DI_NUMERICS_RELEASE;
     self->base = di_backend{
         .name = "cuda",
+        .device = self->device,
+        .device_memory = 0,
         .ops = &cuda_ops,
         .numerics = numerics,
         .a_bytes = numerics == DI_NUMERICS_RELEASE ? 2u : 4u,
@@ -329,7 +344,9 @@ extern "C" di_status di_backend_create_cuda(di_numerics numerics, const di_cuda_
         .wait = cuda_wait,
         .destroy = destroy,
     };
+    snprintf(self->device, sizeof self->device, "GPU %d (%.100s)", options->device, prop.name);
     di_status status = open_device(self, options->device, &prop, error);
+    if (status == DI_OK) status = set_limit(self, options->memory, error);
     if (status != DI_OK) {
         destroy(&self->base);
         return status;
