@@ -56,6 +56,17 @@ const di_tokenizer *di_model_tokenizer(const di_model *model);
 di_status di_model_released_bytes(const di_config *config, int32_t max_rows, bool drafts,
                                   uint64_t *out, di_error *error);
 
+/* Where weights lie when the device has memory of its own (di_backend.device): in it, but for
+ * Engram tables larger than every other tensor, of which only the rows that are looked up cross its
+ * bus. */
+typedef struct di_placement {
+    uint64_t host_from; /* for di_cuda_options: tables of this size and more; 0: there are none */
+    uint64_t device_bytes;  /* that the device takes for weights */
+    uint64_t host_bytes;    /* of tables that stay in host memory, and are pinned there */
+    uint64_t largest_bytes; /* of a tensor that is no such table */
+} di_placement;
+di_status di_model_place(const di_config *config, di_placement *out, di_error *error);
+
 /* ---- State ---- */
 
 typedef struct di_context_options {

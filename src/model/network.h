@@ -55,6 +55,9 @@ typedef struct di_draft_weights {
     di_vector main_norm, norm;
 } di_draft_weights;
 
+/* "layers.N.engram.embed.weight" or ".scale": read by rows. */
+bool di_is_engram_table(const char *tensor_name);
+
 /* Host bytes that belong to one layer, merged where they touch, for backend->discard. */
 typedef struct di_host_range {
     const uint8_t *begin;

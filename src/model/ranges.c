@@ -3,7 +3,6 @@
  * that touch leaves a handful of ranges. And how much of the weights is in memory then.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "model/network.h"
 
@@ -107,7 +106,7 @@ static di_status add_residency(void *user, const di_tensor_spec *spec, di_error 
     if (spec->kind == DI_KIND_HEAD) r->head += di_tensor_spec_bytes(spec);
     if (spec->layer < 0) return DI_OK;
     uint64_t bytes = di_tensor_spec_bytes(spec);
-    if (strstr(spec->name, ".engram.embed.")) {
+    if (di_is_engram_table(spec->name)) {
         int32_t columns = (c->engram_max_ngram_size - 1) * c->engram_n_heads;
         int32_t rows = di_release_rows(r->max_rows, columns);
         bytes = row_bytes(spec, (uint64_t)rows * (uint64_t)columns);

@@ -41,6 +41,9 @@ static di_ptr bind_tensor(loader *l, const char *name, const di_tensor **tensor)
     if (l->status != DI_OK || !(*tensor = find(l, name))) return ptr;
     di_backend *backend = l->model->backend;
     l->status = backend->bind(backend, (*tensor)->data, (*tensor)->bytes, name, &ptr, l->error);
+    /* The device has a copy: the file's pages would only fill the host's memory. */
+    bool copied = backend->device && ptr.address != (uint64_t)(uintptr_t)(*tensor)->data;
+    if (l->status == DI_OK && copied) di_tensor_release(*tensor);
     report(l);
     return ptr;
 }
