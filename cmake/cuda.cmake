@@ -67,3 +67,17 @@ find_library(DI_CUDART cudart_static REQUIRED
              HINTS ${cuda_home}/../lib64 ${cuda_home}/../targets/x86_64-linux/lib ${cuda_home}/../lib)
 set(DI_CUDA_LIBRARIES ${DI_CUDART} dl rt)
 message(STATUS "CUDA backend: ${DI_NVCC}, for ${DI_CUDA_ARCHS}")
+
+# Every bench/NAME.cu is a program of that name.
+file(GLOB benches CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.cu)
+foreach(source ${benches})
+  get_filename_component(name ${source} NAME_WE)
+  set(object ${PROJECT_BINARY_DIR}/cuda/${name}.o)
+  add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d VERBATIM
+    COMMAND ${DI_NVCC} ${flags} -MD -MF ${object}.d -c ${source} -o ${object}
+    COMMENT "nvcc bench/${name}.cu")
+  set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  add_executable(${name} ${object})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE C)
+  target_link_libraries(${name} PRIVATE deepinfer_core)
+endforeach()
