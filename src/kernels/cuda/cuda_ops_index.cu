@@ -1,6 +1,6 @@
 /* The indexer (model.md 3.8): weights, scores, candidate blocks, selection. */
+#include "kernels/cuda/index_pick.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/cuda/select.cuh"
 #include "kernels/cuda/weights.cuh"
 
 /* ---- Weights ---- */
@@ -10,10 +10,14 @@ template <typename A> static __global__ void scale_kernel(A *x, int64_t n, float
     if (i < n) x[i] = from_float<A>(to_float(x[i]) * scale);
 }
 
+static float weight_scale(int32_t index_dim, int32_t heads) {
+    return static_cast<float>(1 / sqrt(static_cast<double>(index_dim)) *
+                              (1 / sqrt(static_cast<double>(heads))));
+}
+
 static void index_weights(di_stream *s, const di_matrix *proj, int32_t index_dim, di_ptr u,
                           int32_t n_rows, di_ptr out) {
-    float scale = static_cast<float>(1 / sqrt(static_cast<double>(index_dim)) *
-                                     (1 / sqrt(static_cast<double>(proj->n))));
+    float scale = weight_scale(index_dim, proj->n);
     int64_t n = static_cast<int64_t>(n_rows) * proj->n;
     uint32_t blocks = cuda_blocks(n, ROW_THREADS);
     cuda_linear_rows(s, proj, u, n_rows, false, false, out);
@@ -186,7 +190,8 @@ void cuda_op_top_k(di_stream *s, const di_top_k_args *args) {
                   *args, keys);
 }
 
-/* ---- The whole ---- */
+/* ---- The whole, one entry a thread: `float`, and shapes that index_score.cuh has no room for ----
+ */
 
 /* What the kernels of index_select share: queries and weights of all rows, scores and keys of the
  * rows from `first` on, `stride` each. */
@@ -211,10 +216,6 @@ template <typename A> static __global__ void queries_kernel(di_index_select_args
         float code = e2m1_value(lane_id() % 2 ? pair >> 4 : pair);
         row[i] = from_float<A>(code * di_e8m0_decode(scale));
     }
-}
-
-static __device__ int32_t visible_entries(const di_index_select_args &args, int64_t t) {
-    return (cuda_at<const int32_t>(args.batch.pos)[t] + 1) / args.pages.ratio; /* dead: 0 */
 }
 
 static __device__ const int32_t *row_candidates(const di_index_select_args &args, int64_t t) {
@@ -295,10 +296,8 @@ static void index_select(di_stream *s, const di_index_select_args *args, index_w
     }
 }
 
-void cuda_op_index_select(di_stream *s, const di_index_select_args *args) {
-    cuda_begin(s);
+static void select_plainly(di_stream *s, const di_index_select_args *args) {
     int32_t n = args->batch.n_rows, dim = args->pages.di, width = args->n_heads * dim;
-    CUDA_REQUIRE(args->wq_b.n == width && args->weights_proj.n == args->n_heads);
     CUDA_REQUIRE(dim % CHUNK == 0);
     index_work work = {};
     work.q = cuda_take_a(s, static_cast<int64_t>(n) * width);
@@ -310,4 +309,110 @@ void cuda_op_index_select(di_stream *s, const di_index_select_args *args) {
         index_select<__nv_bfloat16>(s, args, work);
     else
         index_select<float>(s, args, work);
+}
+
+/* ---- The whole, streamed ---- */
+
+static bool fits_stream(const di_stream *s, const di_index_select_args *args) {
+    return s->release && args->n_heads <= INDEX_HEADS && args->pages.di <= INDEX_DIM &&
+           args->pages.di % WARP == 0 && args->top_k > 0;
+}
+
+/* Whether pieces of codes and scales may be copied whole (index_score.cuh). */
+static bool is_aligned(const di_pages *p) {
+    return p->di == INDEX_DIM && p->pool.address % 16 == 0 && p->page_bytes % 16 == 0 &&
+           p->key_codes % 16 == 0 && p->key_scales % 4 == 0;
+}
+
+static int64_t whole_chunks(int64_t n) { return (n + CHUNK_KEYS - 1) / CHUNK_KEYS * CHUNK_KEYS; }
+
+/* The sizes of a pass, without its memory. */
+static index_pass pass_of(const di_stream *s, const di_index_select_args *args, int32_t n_rows) {
+    index_pass pass = {};
+    int64_t most = s->limits.max_entries, size = args->block_size > 0 ? args->block_size : 1;
+    bool source = args->candidate_mode == DI_CANDIDATES_SOURCE;
+    pass.n_rows = n_rows;
+    pass.lists = source ? 2 * n_rows : n_rows;
+    pass.block_stride = source ? whole_chunks((most + size - 1) / size) : 0;
+    if (args->candidate_mode == DI_CANDIDATES_USE) {
+        int64_t listed = (most + size - 1) / size; /* blocks */
+        most = (listed < args->top_blocks ? listed : args->top_blocks) * size;
+    }
+    pass.stride = whole_chunks(most);
+    pass.n_chunks = n_rows * ((pass.stride + pass.block_stride) / CHUNK_KEYS);
+    return pass;
+}
+
+/* Memory from the workspace, or, with s NULL, the bytes it would be. */
+template <typename T> static uint64_t take_part(di_stream *s, T **out, int64_t n) {
+    if (s != NULL) *out = cuda_take<T>(s, static_cast<uint64_t>(n));
+    return static_cast<uint64_t>(n) * sizeof(T) + 256;
+}
+static uint64_t take_pass(di_stream *s, index_pass *p) {
+    int64_t rows = p->n_rows, lists = p->lists;
+    return take_part(s, &p->q, rows * INDEX_HEADS * INDEX_DIM) +
+           take_part(s, &p->weights, rows * INDEX_HEADS) +
+           take_part(s, &p->keys, rows * p->stride) +
+           take_part(s, &p->block_keys, rows * p->block_stride) +
+           take_part(s, &p->bins, lists * BINS) + take_part(s, &p->low, lists * LOW) +
+           take_part(s, &p->found, lists) + take_part(s, &p->counts, CHUNK_COUNTS * p->n_chunks) +
+           take_part(s, &p->strips, rows + 1) + take_part(s, &p->chunks, lists + 1);
+}
+
+/* As many rows as there is memory for. */
+static index_pass plan_pass(di_stream *s, const di_index_select_args *args, int32_t n_rows) {
+    uint64_t room = s->work_size - s->work_used;
+    int32_t n = n_rows < INDEX_ROWS ? n_rows : INDEX_ROWS;
+    index_pass pass = pass_of(s, args, n);
+    while (n > 1 && take_pass(NULL, &pass) > room) {
+        n = (n + 1) / 2;
+        pass = pass_of(s, args, n);
+    }
+    take_pass(s, &pass);
+    return pass;
+}
+
+static void run_pass(di_stream *s, const di_index_select_args *args, const index_pass &pass,
+                     di_ptr q, di_ptr weights) {
+    uint32_t rows = static_cast<uint32_t>(pass.n_rows);
+    uint32_t all = 2 * static_cast<uint32_t>(s->n_processors);
+    cuda_launch(s, "index queries", rows + 1, INDEX_THREADS, 0, index_prepare_kernel, *args, pass,
+                cuda_at<const __nv_bfloat16>(q), cuda_at<const __nv_bfloat16>(weights),
+                weight_scale(args->pages.di, args->n_heads));
+    if (is_aligned(&args->pages))
+        cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared),
+                    index_scores_kernel<true>, *args, pass);
+    else
+        cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared),
+                    index_scores_kernel<false>, *args, pass);
+    if (args->candidate_mode == DI_CANDIDATES_SOURCE)
+        cuda_launch(s, "index blocks", all, INDEX_THREADS, 0, index_blocks_kernel, *args, pass);
+    cuda_launch(s, "index counts", all, INDEX_THREADS, 0, index_count_kernel, *args, pass);
+    cuda_launch(s, "index picks", all, INDEX_THREADS, 0, index_write_kernel, *args, pass);
+}
+
+static void select_streamed(di_stream *s, const di_index_select_args *args) {
+    int32_t n = args->batch.n_rows;
+    di_ptr q = cuda_take_a(s, static_cast<int64_t>(n) * args->wq_b.n);
+    di_ptr weights = cuda_take_a(s, static_cast<int64_t>(n) * args->n_heads);
+    cuda_linear_rows(s, &args->wq_b, args->qr, n, true, false, q);
+    cuda_linear_rows(s, &args->weights_proj, args->u, n, false, false, weights);
+    index_pass pass = plan_pass(s, args, n);
+    for (int32_t each = pass.n_rows; pass.first < n; pass.first += each) {
+        index_pass part = pass;
+        part.n_rows = n - pass.first < each ? n - pass.first : each;
+        part.lists = pass.lists / each * part.n_rows;
+        run_pass(s, args, part, q, weights);
+    }
+}
+
+void cuda_op_index_select(di_stream *s, const di_index_select_args *args) {
+    cuda_begin(s);
+    CUDA_REQUIRE(args->wq_b.n == args->n_heads * args->pages.di);
+    CUDA_REQUIRE(args->weights_proj.n == args->n_heads);
+    if (args->batch.n_rows == 0) return;
+    if (fits_stream(s, args))
+        select_streamed(s, args);
+    else
+        select_plainly(s, args);
 }

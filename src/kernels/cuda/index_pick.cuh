@@ -1,0 +1,261 @@
+/* The best of the keys that index_score.cuh made: blocks, counts, then picks in increasing number.
+ */
+#ifndef DI_KERNELS_CUDA_INDEX_PICK_CUH
+#define DI_KERNELS_CUDA_INDEX_PICK_CUH
+
+#include "kernels/cuda/index_score.cuh"
+
+/* ---- Blocks ---- */
+
+static constexpr int PARTS = 8, PART = CHUNK_KEYS / PARTS; /* blocks of a turn: one a thread */
+static_assert(PART == INDEX_THREADS, "a block of entries is a thread's");
+
+/* The key of block b: of its best entry; the newest one's is that of infinity. */
+static __device__ __forceinline__ uint32_t block_key(const uint16_t *keys, int32_t b, int32_t size,
+                                                     int32_t visible) {
+    uint32_t best = 0;
+    int32_t begin = b * size, end = visible - begin < size ? visible : begin + size;
+    if (b == (visible - 1) / size) return half_key(INFINITY);
+    if (size == 8) { /* rows of keys begin at multiples of 16 bytes */
+        uint4 v = *reinterpret_cast<const uint4 *>(keys + begin);
+        uint32_t words[4] = {v.x, v.y, v.z, v.w};
+        for (int i = 0; i < 4; i++) best = max(best, max(words[i] & 0xFFFFu, words[i] >> 16));
+        return best;
+    }
+    for (int32_t j = begin; j < end; j++) best = max(best, static_cast<uint32_t>(keys[j]));
+    return best;
+}
+
+static __global__
+__launch_bounds__(INDEX_THREADS) void index_blocks_kernel(di_index_select_args args,
+                                                          index_pass pass) {
+    __shared__ uint32_t bins[BINS];
+    __shared__ int32_t starts[2 * INDEX_ROWS + 1];
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS) bins[i] = 0;
+    index_share share = take_share(pass.chunks, pass.lists, pass.n_rows, PARTS, starts);
+    for (int32_t list = share.list; share.begin < share.end; list++) {
+        int32_t r = list - pass.n_rows, visible = visible_entries(args, pass.first + r);
+        int32_t n = ceil_div(visible, args.block_size), first = starts[list] * PARTS;
+        int32_t end = starts[list + 1] * PARTS;
+        if (share.end < end) end = share.end;
+        if (end <= share.begin) continue;
+        for (int32_t part = share.begin; part < end; part++) {
+            int32_t b = (part - first) * PART + static_cast<int32_t>(threadIdx.x);
+            if (b >= n) continue;
+            uint32_t key = block_key(pass.keys + r * pass.stride, b, args.block_size, visible);
+            pass.block_keys[r * pass.block_stride + b] = static_cast<uint16_t>(key);
+            if (key != 0) atomicAdd(&bins[key / LOW], 1u);
+        }
+        __syncthreads();
+        flush_bins(bins, pass.bins + list * BINS);
+        __syncthreads();
+        share.begin = end;
+    }
+}
+
+/* ---- The k-th key ---- */
+
+/* The bin of the k-th largest key, and how many of that bin are among the k largest; (-1, 0) where
+ * there are fewer. All threads of the block get it. */
+static __device__ int2 find_bin(const int32_t *bins, int32_t k) {
+    __shared__ int2 found;
+    const int each = BINS / INDEX_THREADS;
+    int32_t top = BINS - each * static_cast<int32_t>(threadIdx.x), all, sum = 0, mine[each];
+    if (threadIdx.x == 0) found = make_int2(-1, 0); /* sum_before has barriers */
+    const int4 *from = reinterpret_cast<const int4 *>(bins + top - each);
+#pragma unroll
+    for (int i = 0; i < each / 4; i++) {
+        int4 v = from[i];
+        mine[4 * i] = v.x, mine[4 * i + 1] = v.y, mine[4 * i + 2] = v.z, mine[4 * i + 3] = v.w;
+    }
+    for (int i = 0; i < each; i++) sum += mine[i];
+    int32_t above = sum_before(sum, &all);
+    if (above < k && above + sum >= k) {
+#pragma unroll
+        for (int i = each - 1; i >= 0; i--) {
+            if (above + mine[i] >= k && above < k) found = make_int2(top - each + i, k - above);
+            above += mine[i];
+        }
+    }
+    __syncthreads();
+    int2 result = found;
+    __syncthreads(); /* before another call */
+    return result;
+}
+
+/* Keys at places 8 lane + 256 i .. of a chunk, two a word; those from `size` on are 0. */
+static __device__ __forceinline__ void load_keys8(const uint16_t *keys, int32_t place, int32_t size,
+                                                  uint32_t *out) {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (place < size) v = *reinterpret_cast<const uint4 *>(keys + place);
+    uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t key = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xFFFFu;
+        out[i] = place + i < size ? key : 0;
+    }
+}
+
+/* A chunk's keys above the bin, in lane 0, and those in it by their lower bits. low: [LOW] zeros in
+ * shared memory, one for each warp. */
+static __device__ __forceinline__ int32_t count_chunk(const uint16_t *keys, int32_t begin,
+                                                      int32_t size, int32_t bin, int32_t *low) {
+    int32_t above = 0;
+#pragma unroll
+    for (int32_t i = 0; i < CHUNK_KEYS; i += 8 * WARP) {
+        uint32_t key[8];
+        load_keys8(keys, begin + i + 8 * lane_id(), size, key);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            int32_t of = static_cast<int32_t>(key[j] / LOW);
+            above += key[j] != 0 && of > bin;
+            if (key[j] != 0 && of == bin) atomicAdd(&low[key[j] % LOW], 1);
+        }
+    }
+    return warp_sum(above);
+}
+
+static __global__
+__launch_bounds__(INDEX_THREADS) void index_count_kernel(di_index_select_args args,
+                                                         index_pass pass) {
+    __shared__ int32_t starts[2 * INDEX_ROWS + 1], lows[INDEX_WARPS][LOW];
+    int32_t lane = lane_id(), *low = lows[warp_id()];
+    index_share share = take_share(pass.chunks, pass.lists, 0, 1, starts);
+    for (int32_t list = share.list; share.begin < share.end; list++) {
+        int32_t end = starts[list + 1] < share.end ? starts[list + 1] : share.end;
+        if (end <= share.begin) continue;
+        int32_t size = list_size(args, pass, list), first = starts[list];
+        int2 found = find_bin(pass.bins + list * BINS, list_k(args, pass, list));
+        for (int32_t c = share.begin + warp_id(); c < end; c += INDEX_WARPS) {
+            if (lane < LOW) low[lane] = 0;
+            __syncwarp();
+            int32_t above =
+                count_chunk(list_keys(pass, list), (c - first) * CHUNK_KEYS, size, found.x, low);
+            __syncwarp();
+            if (lane == 0) pass.counts[c] = above;
+            if (lane < LOW) {
+                pass.counts[(1 + lane) * pass.n_chunks + c] = low[lane];
+                if (low[lane] != 0) atomicAdd(&pass.low[list * LOW + lane], low[lane]);
+            }
+            __syncwarp();
+        }
+        if (share.begin == first && threadIdx.x == 0) pass.found[list] = found;
+        share.begin = end;
+    }
+}
+
+/* ---- Picks ---- */
+
+/* What is taken of a list: keys above `last`, and the first `ties` of that key. low: its lower bits;
+ * -1: all keys are taken. */
+typedef struct pick_rule {
+    uint32_t last;
+    int32_t low, ties;
+} pick_rule;
+
+static __device__ __forceinline__ pick_rule rule_of(const index_pass &pass, int32_t list) {
+    int2 found = pass.found[list];
+    pick_rule rule = {0, -1, 0};
+    if (found.x < 0) return rule;
+    int32_t missing = found.y;
+    for (int32_t low = LOW - 1; low >= 0; low--) {
+        int32_t n = pass.low[list * LOW + low];
+        if (rule.low >= 0) continue;
+        if (n >= missing)
+            rule = pick_rule{static_cast<uint32_t>(found.x * LOW + low), low, missing};
+        missing -= n;
+    }
+    return rule;
+}
+
+/* A chunk's keys that are larger than the last one taken, and equal to it. */
+static __device__ __forceinline__ int2 chunk_picks(const index_pass &pass, const pick_rule &rule,
+                                                   int32_t chunk) {
+    int2 n = make_int2(pass.counts[chunk], 0);
+    if (rule.low < 0) return n;
+    for (int32_t low = rule.low + 1; low < LOW; low++)
+        n.x += pass.counts[(1 + low) * pass.n_chunks + chunk];
+    n.y = pass.counts[(1 + rule.low) * pass.n_chunks + chunk];
+    return n;
+}
+
+/* Writes what a chunk adds to a list; before: larger and equal keys that stand before it. */
+static __device__ void write_chunk(const di_index_select_args &args, const index_pass &pass,
+                                   const pick_rule &rule, int32_t list, int32_t begin, int32_t size,
+                                   int2 before) {
+    const uint16_t *keys = list_keys(pass, list);
+    bool blocks = list >= pass.n_rows;
+    int64_t t = pass.first + (blocks ? list - pass.n_rows : list);
+    int32_t *out = blocks ? cuda_at<int32_t>(args.candidates) + t * args.top_blocks
+                          : cuda_at<int32_t>(args.picks) + t * args.top_k;
+    int32_t visible = visible_entries(args, t);
+    for (int32_t i = 0; i < CHUNK_KEYS && begin + i < size; i += 8 * WARP) {
+        uint32_t key[8];
+        int32_t place = begin + i + 8 * lane_id(), mine = 0; /* larger, and equal ones << 16 */
+        load_keys8(keys, place, size, key);
+        for (int j = 0; j < 8; j++) {
+            mine += key[j] > rule.last ? 1 : 0;
+            mine += key[j] == rule.last && rule.low >= 0 ? 1 << 16 : 0;
+        }
+        int32_t upto = mine;
+        for (int apart = 1; apart < WARP; apart *= 2) {
+            int32_t y = __shfl_up_sync(ALL_LANES, upto, static_cast<uint32_t>(apart));
+            if (lane_id() >= apart) upto += y;
+        }
+        int32_t all = __shfl_sync(ALL_LANES, upto, WARP - 1);
+        int32_t larger = before.x + ((upto - mine) & 0xFFFF);
+        int32_t equal = before.y + ((upto - mine) >> 16);
+        for (int j = 0; j < 8 && mine != 0; j++) {
+            bool is_last = key[j] == rule.last && rule.low >= 0;
+            if (key[j] > rule.last || (is_last && equal < rule.ties)) {
+                int32_t at = larger + (equal < rule.ties ? equal : rule.ties);
+                out[at] = blocks ? place + j : list_entry(args, t, place + j, visible);
+            }
+            larger += key[j] > rule.last;
+            equal += is_last;
+        }
+        before.x += all & 0xFFFF;
+        before.y += all >> 16;
+    }
+}
+
+/* A warp a chunk; a round of the block is INDEX_WARPS chunks. */
+static __global__
+__launch_bounds__(INDEX_THREADS) void index_write_kernel(di_index_select_args args,
+                                                         index_pass pass) {
+    __shared__ int32_t starts[2 * INDEX_ROWS + 1];
+    __shared__ int2 round_picks[INDEX_WARPS];
+    index_share share = take_share(pass.chunks, pass.lists, 0, 1, starts);
+    for (int32_t list = share.list; share.begin < share.end; list++) {
+        int32_t end = starts[list + 1] < share.end ? starts[list + 1] : share.end;
+        if (end <= share.begin) continue;
+        int32_t size = list_size(args, pass, list), first = starts[list];
+        pick_rule rule = rule_of(pass, list);
+        int2 before = make_int2(0, 0), mine = make_int2(0, 0);
+        for (int32_t c = first + static_cast<int32_t>(threadIdx.x); c < share.begin;
+             c += INDEX_THREADS) {
+            int2 n = chunk_picks(pass, rule, c);
+            mine.x += n.x, mine.y += n.y;
+        }
+        (void)sum_before(mine.x, &before.x);
+        (void)sum_before(mine.y, &before.y);
+        for (int32_t round = share.begin; round < end; round += INDEX_WARPS) {
+            int32_t c = round + warp_id();
+            int2 n = c < end ? chunk_picks(pass, rule, c) : make_int2(0, 0), mine_before = before;
+            __syncthreads();
+            if (lane_id() == 0) round_picks[warp_id()] = n;
+            __syncthreads();
+            for (int i = 0; i < INDEX_WARPS; i++) {
+                if (i < warp_id())
+                    mine_before.x += round_picks[i].x, mine_before.y += round_picks[i].y;
+                before.x += round_picks[i].x, before.y += round_picks[i].y;
+            }
+            bool some = n.x > 0 || (n.y > 0 && mine_before.y < rule.ties);
+            if (some)
+                write_chunk(args, pass, rule, list, (c - first) * CHUNK_KEYS, size, mine_before);
+        }
+        share.begin = end;
+    }
+}
+
+#endif

@@ -1,0 +1,167 @@
+/* Index selection under `release`, streamed: what its kernels share, and how they divide the work.
+ *
+ * Scores are bf16, so an entry is a key of 16 bits (half_key): larger for larger scores, 0 for what
+ * is never taken. Keys stay in device memory, two bytes an entry. The k-th largest is found by its
+ * upper 12 bits from counts made while scoring, then by its lower 4; integers are added by atomics,
+ * whose order changes nothing. Each list is then gone through once more in order.
+ *
+ * Lists. List r < n_rows has the entries that row r looks at, in increasing number: all visible
+ * ones, or (DI_CANDIDATES_USE) those of the published blocks. List n_rows + r, where there is one
+ * (SOURCE), has row r's blocks.
+ *
+ * Work. How long lists are is known to the device alone. A grid fills the device once; each block of
+ * threads takes an equal share of all pieces, which lie side by side: strips of entries for the
+ * scores, chunks of keys afterwards. Where pieces of a list begin is written by plan_block.
+ */
+#ifndef DI_KERNELS_CUDA_INDEX_PLAN_CUH
+#define DI_KERNELS_CUDA_INDEX_PLAN_CUH
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/select.cuh"
+
+static constexpr int INDEX_WARPS = 8, INDEX_THREADS = INDEX_WARPS * WARP;
+static constexpr int INDEX_ROWS = 1024; /* rows of one pass at most */
+static constexpr int INDEX_HEADS = 32;  /* heads, and their width, in the queries' own layout: */
+static constexpr int INDEX_DIM = 128;   /* what is missing is zero */
+static constexpr int STRIP = 128;       /* entries of a warp between two looks at the plan */
+static constexpr int CHUNK_KEYS = 2048; /* keys that a warp counts, or writes, at once */
+static constexpr int BINS = 4096, LOW = 16; /* values of a key's upper and lower bits */
+static constexpr int CHUNK_COUNTS = LOW + 1;
+
+/* The memory of one pass over n_rows rows from `first` on; lists: n_rows, or twice as many. */
+typedef struct index_pass {
+    __nv_bfloat16 *q;             /* [n_rows][INDEX_HEADS][INDEX_DIM], see index_score.cuh */
+    __nv_bfloat16 *weights;       /* [n_rows][INDEX_HEADS] */
+    uint16_t *keys, *block_keys;  /* [n_rows][stride], [n_rows][block_stride] */
+    int64_t stride, block_stride; /* multiples of CHUNK_KEYS */
+    int32_t *bins;                /* [lists][BINS] */
+    int32_t *low;                 /* [lists][LOW]: of the k-th's upper bits */
+    int2 *found;      /* [lists]: those bits, -1 for fewer than k; how many are missing */
+    int32_t *counts;  /* [CHUNK_COUNTS][n_chunks]: above, then by lower bits */
+    int64_t n_chunks; /* room for */
+    int32_t *strips;  /* [n_rows + 1]: a row's first strip */
+    int32_t *chunks;  /* [lists + 1]: a list's first chunk */
+    int32_t first, n_rows, lists;
+} index_pass;
+
+static __device__ __forceinline__ uint32_t half_key(float x) { return score_key(x) >> 16; }
+
+static __device__ __forceinline__ int32_t visible_entries(const di_index_select_args &args,
+                                                          int64_t t) {
+    return (cuda_at<const int32_t>(args.batch.pos)[t] + 1) / args.pages.ratio; /* dead: 0 */
+}
+
+static __device__ __forceinline__ int32_t ceil_div(int32_t n, int32_t each) {
+    return n / each + (n % each != 0);
+}
+
+/* How many elements a list of the pass has. */
+static __device__ __forceinline__ int32_t list_size(const di_index_select_args &args,
+                                                    const index_pass &pass, int32_t list) {
+    int32_t row = list < pass.n_rows ? list : list - pass.n_rows;
+    int32_t visible = visible_entries(args, pass.first + row);
+    if (list >= pass.n_rows) return ceil_div(visible, args.block_size);
+    if (args.candidate_mode != DI_CANDIDATES_USE) return visible;
+    /* No more of the published blocks than there are can be visible, and these come first. */
+    int32_t blocks = ceil_div(visible, args.block_size);
+    return (blocks < args.top_blocks ? blocks : args.top_blocks) * args.block_size;
+}
+
+static __device__ __forceinline__ const uint16_t *list_keys(const index_pass &pass, int32_t list) {
+    return list < pass.n_rows ? pass.keys + list * pass.stride
+                              : pass.block_keys + (list - pass.n_rows) * pass.block_stride;
+}
+
+static __device__ __forceinline__ int32_t list_k(const di_index_select_args &args,
+                                                 const index_pass &pass, int32_t list) {
+    return list < pass.n_rows ? args.top_k : args.top_blocks;
+}
+
+/* The entry at a place of a row's list, or -1: none that counts. */
+static __device__ __forceinline__ int32_t list_entry(const di_index_select_args &args, int64_t t,
+                                                     int32_t place, int32_t visible) {
+    if (args.candidate_mode != DI_CANDIDATES_USE) return place < visible ? place : -1;
+    const int32_t *blocks = cuda_at<const int32_t>(args.candidates) + t * args.top_blocks;
+    int32_t block = blocks[place / args.block_size];
+    int32_t entry = block * args.block_size + place % args.block_size;
+    return block >= 0 && entry < visible ? entry : -1;
+}
+
+/* ---- Sums before a thread, by a block of INDEX_THREADS threads ---- */
+
+/* The sum of x over the threads before this one; *all: over all threads. */
+static __device__ __forceinline__ int32_t sum_before(int32_t x, int32_t *all) {
+    __shared__ int32_t sums[INDEX_WARPS];
+    int32_t upto = x;
+    for (int apart = 1; apart < WARP; apart *= 2) {
+        int32_t y = __shfl_up_sync(ALL_LANES, upto, static_cast<uint32_t>(apart));
+        if (lane_id() >= apart) upto += y;
+    }
+    __syncthreads(); /* an earlier call may still read */
+    if (lane_id() == WARP - 1) sums[warp_id()] = upto;
+    __syncthreads();
+    int32_t before = upto - x, total = 0;
+    for (int i = 0; i < INDEX_WARPS; i++) {
+        if (i < warp_id()) before += sums[i];
+        total += sums[i];
+    }
+    *all = total;
+    return before;
+}
+
+/* starts[i] = pieces of the lists first .. first + i - 1, i = 0 .. n, plus `base`; returns the last
+ * of them. */
+static __device__ int32_t plan_lists(const di_index_select_args &args, const index_pass &pass,
+                                     int32_t first, int32_t n, int32_t piece, int32_t base,
+                                     int32_t *starts) {
+    for (int32_t begin = 0; begin < n; begin += INDEX_THREADS) {
+        int32_t i = begin + static_cast<int32_t>(threadIdx.x), all;
+        int32_t mine = i < n ? ceil_div(list_size(args, pass, first + i), piece) : 0;
+        int32_t before = sum_before(mine, &all);
+        if (i < n) starts[i] = base + before;
+        base += all;
+    }
+    if (threadIdx.x == 0) starts[n] = base;
+    return base;
+}
+
+/* Everything that says who does what, by one block. */
+static __device__ void plan_block(const di_index_select_args &args, const index_pass &pass) {
+    plan_lists(args, pass, 0, pass.n_rows, STRIP, 0, pass.strips);
+    int32_t chunks = plan_lists(args, pass, 0, pass.n_rows, CHUNK_KEYS, 0, pass.chunks);
+    if (pass.lists > pass.n_rows)
+        plan_lists(args, pass, pass.n_rows, pass.n_rows, CHUNK_KEYS, chunks,
+                   pass.chunks + pass.n_rows);
+}
+
+/* ---- A block's share ---- */
+
+/* Pieces begin .. end - 1 of all, and the list that holds the first: lists of `starts` [n + 1]. */
+typedef struct index_share {
+    int32_t begin, end, list;
+} index_share;
+
+/* copy: starts in shared memory, [n + 1]. from, to: the pieces that are shared out. */
+static __device__ index_share take_share(const int32_t *starts, int32_t n, int32_t list_from,
+                                         int32_t scale, int32_t *copy) {
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i <= n; i += INDEX_THREADS)
+        copy[i] = starts[i];
+    __syncthreads();
+    int64_t from = static_cast<int64_t>(copy[list_from]) * scale;
+    int64_t all = static_cast<int64_t>(copy[n]) * scale - from;
+    index_share share;
+    share.begin = static_cast<int32_t>(from + all * blockIdx.x / gridDim.x);
+    share.end = static_cast<int32_t>(from + all * (blockIdx.x + 1) / gridDim.x);
+    int32_t low = list_from, high = n - 1, piece = share.begin / scale;
+    while (low < high) { /* the last list that begins at or before the piece */
+        int32_t middle = (low + high + 1) / 2;
+        if (copy[middle] <= piece)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    share.list = low;
+    return share;
+}
+
+#endif
