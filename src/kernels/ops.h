@@ -581,7 +581,7 @@ typedef struct di_sample_args {
     di_ptr masks;      /* uint32 [..][ceil(V / 32)]; bit id % 32 of word id / 32: allowed */
     di_ptr next_token; /* in, out int32 [n_slots] */
     di_ptr token;      /* out int32 [n_out] */
-    di_ptr logprob;    /* out float32 [n_out] */
+    di_ptr logprob;    /* out float32 [n_out], or DI_NONE */
 } di_sample_args;
 
 /* Which drafts stand. The rows of block b begin behind those of the blocks before it and hold
@@ -594,7 +594,9 @@ typedef struct di_sample_args {
  * Rows behind the first m + 1 get token -1 and logprob 0. n_valid[slot] = m + 1; next_token[slot] =
  * the last that came out if >= 0. A -2 (or -1, of a dead row) is the last to come out. */
 typedef struct di_accept_args {
-    di_sample_args sample; /* as sample had them; n_out: rows of all blocks, which come first */
+    di_sample_args
+        sample; /* as sample had them, with logprob; n_out: rows of all blocks, which come
+                              first */
     int32_t n_blocks, block, n_columns;
     di_ptr blocks;       /* di_block [n_blocks] */
     di_ptr n_rows;       /* int32 [n_blocks] */

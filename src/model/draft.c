@@ -149,7 +149,7 @@ static void pick_tokens(const di_pass *p, int32_t n, int32_t k) {
                                                 .masks = at->masks,
                                                 .next_token = at->draft_next,
                                                 .token = di_ptr_at(at->drafts, done * 4),
-                                                .logprob = at->draft_export});
+                                                .logprob = DI_NONE});
 }
 
 static void keep_logits(const di_pass *p, int32_t n, int32_t k) {
