@@ -93,12 +93,15 @@ typedef struct di_vector {
 
 enum { DI_TOKEN_NEXT = -1 }; /* a row's token is next_token[slot], known to the device only */
 
-/* A row as the host asks for it. Rows of one slot are contiguous, offsets 0, 1, 2, ... */
+/* A row as the host asks for it. Rows of one slot are contiguous, offsets 0, 1, 2, ...; but rows that
+ * only go into windows (window_kv, window_store) may come in any order, and stand before the slot's
+ * end, as long as no two of them take the same place of a ring. */
 typedef struct di_row {
     int32_t token;  /* id, or DI_TOKEN_NEXT */
     int32_t slot;   /* of the sequence */
-    int32_t offset; /* position - length[slot] */
+    int32_t offset; /* position - length[slot]; a row of a position below 0 is dead */
 } di_row;
+enum { DI_OFFSET_DEAD = INT32_MIN / 2 }; /* dead in any slot */
 
 /* The rows of a step. Host-known: counts. Device-side: everything behind a di_ptr. */
 typedef struct di_batch {
@@ -109,7 +112,7 @@ typedef struct di_batch {
                           between accept and step_end */
     di_ptr next_token; /* int32 [n_slots] */
     /* Written by step_begin for the operations after it: */
-    di_ptr pos; /* int32 [n_rows]: absolute position, -1 for a dead row */
+    di_ptr pos; /* int32 [n_rows]: absolute position, negative for a dead row */
     /* int32 [n_rows]: row minus offset, where offset 0 of the slot stands, or would: above the cut
      * rows begin at a larger one, so it says nothing about who belongs together. */
     di_ptr first;
