@@ -104,10 +104,14 @@ static int64_t cache_need(const di_bench *b, int64_t length, int64_t most) {
 }
 
 di_status di_bench_cache(di_bench *b, di_error *error) {
-    static const char *const modes[] = {"exact", "stable", "bounded"};
+    const char *modes[] = {"exact", "stable", "bounded"};
     static const int64_t usual[] = {16000};
     di_bench_list lengths;
     int n_modes = has_cut(b) ? 3 : 1;
+    if (di_args_given(b->args, DI_OPT_REPLAY)) {
+        modes[0] = di_args_text(b->args, DI_OPT_REPLAY);
+        n_modes = 1;
+    }
     if (strcmp(di_args_text(b->args, DI_OPT_PREFIX_CACHE), "off") == 0) {
         return di_fail(error, DI_ERR_USAGE, "cache: it needs --prefix-cache on");
     }

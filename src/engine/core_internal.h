@@ -45,10 +45,11 @@ struct core__sequence {
     int32_t n_names;
 
     /* While it runs: */
-    uint32_t stay;    /* counts its stays in slots: results of an earlier one are nobody's */
-    bool decoding;    /* the rows of all its tokens are enqueued */
-    int32_t n_unread; /* enqueued steps that will give it a token, at least, each */
-    double *survival; /* [block]: of the drafts it had last, or of others */
+    uint32_t stay;        /* counts its stays in slots: results of an earlier one are nobody's */
+    bool decoding;        /* the rows of all its tokens are enqueued */
+    int32_t n_unread;     /* enqueued steps that will give it a token, at least, each */
+    double *survival;     /* [block]: what its drafts promise, or those of others */
+    int32_t survival_age; /* steps since it had drafts, this one included; 0: it had none */
 
     int32_t n_rows; /* in the step that is being built: of its tokens */
     bool takes;     /* there is room for its biases; else it sits the step out */
@@ -131,6 +132,7 @@ typedef struct core__spec {
     double *step_s;                  /* [max_batch * block + 1] */
     float *temperatures;             /* [DI_LAWS][block] */
     float *confidence;               /* [block] */
+    double *now;                     /* [block]: survivals of the block that is learned from */
     /* [DI_LAWS][block]: survivals and their squares, running means over blocks; 1 at first */
     double *mean, *mean_square;
 } core__spec;
@@ -340,8 +342,8 @@ void core__build(di_core *core);
 di_status core__spec_init(di_core *core, di_error *error);
 void core__spec_deinit(core__spec *spec);
 /* How many drafts the step verifies: n_blocks sequences of order have blocks, each may have `most`
- * drafts, and room rows are left; beside_prompts: prompts take what drafts do not. */
-int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room, bool beside_prompts);
+ * drafts, and room rows are left; prompt_rows: what prompts could use of the step. */
+int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room, int64_t prompt_rows);
 /* What became of the drafts of s, in a column of the step; and a step's times. */
 void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column,
                       int32_t n_verified, int32_t n_accepted);

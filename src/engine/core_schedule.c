@@ -118,8 +118,7 @@ static void divide_rows(di_core *core) {
     int64_t left = core->options.max_rows - n_blocks;
     int64_t room = core__smaller(left - core__smaller(prompt_rows, left / 2),
                                  core->max_out - n_blocks - n_prompts);
-    core->n_verified =
-        core__spec_plan(core, n_blocks, room > 0 ? (int32_t)room : 0, prompt_rows > 0);
+    core->n_verified = core__spec_plan(core, n_blocks, room > 0 ? (int32_t)room : 0, prompt_rows);
     if (core->n_verified == 0) forget_drafts(core);
     left -= core->n_verified;
     budget rest = {left, core->max_out - n_blocks - core->n_verified - n_prompts};

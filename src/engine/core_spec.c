@@ -65,6 +65,7 @@ di_status core__spec_init(di_core *core, di_error *error) {
     spec->step_s = core__take(batch * block + 1, sizeof *spec->step_s, &ok);
     spec->temperatures = core__take(DI_LAWS * block, sizeof *spec->temperatures, &ok);
     spec->confidence = core__take(block, sizeof *spec->confidence, &ok);
+    spec->now = core__take(block, sizeof *spec->now, &ok);
     spec->mean = core__take(DI_LAWS * block, sizeof *spec->mean, &ok);
     spec->mean_square = core__take(DI_LAWS * block, sizeof *spec->mean_square, &ok);
     if (!ok) return di_fail(error, DI_ERR_MEMORY, "out of memory: speculation");
@@ -85,6 +86,7 @@ void core__spec_deinit(core__spec *spec) {
     free(spec->step_s);
     free(spec->temperatures);
     free(spec->confidence);
+    free(spec->now);
     free(spec->mean);
     free(spec->mean_square);
 }
@@ -105,8 +107,6 @@ static int32_t gather(di_core *core) {
     return n;
 }
 
-static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
-
 /* Tokens that all drafts of n sequences would give, as far as is known. */
 static double expected(const core__spec *spec, int32_t n) {
     double sum = 0;
@@ -116,44 +116,69 @@ static double expected(const core__spec *spec, int32_t n) {
     return sum;
 }
 
+/* Whether n sequences' drafts would pay if they cost half as much as is estimated: what is far from
+ * all measurements is a guess. */
+static bool may_pay(const di_core *core, int32_t n_blocks, int32_t n, int32_t most) {
+    const core__spec *spec = &core->spec;
+    const di_spec_cost *verify = spec->verify;
+    double plain = di_spec_cost_seconds(verify, core->context_class, n_blocks);
+    double all = di_spec_cost_seconds(verify, core->context_class, (int64_t)n_blocks + most);
+    double excess = all - plain + di_spec_cost_seconds(spec->draft, 0, n);
+    return expected(spec, n) * plain > 0.5 * excess * n_blocks;
+}
+
 /* What was never measured is tried: with drafts first, unless they promise so little that they
- * pay nowhere. And while drafts pay, a step without them now and then keeps what they are compared
+ * cannot pay. And while drafts pay, a step without them now and then keeps what they are compared
  * with up to date. *n_verified: what the step does then. */
-static bool explores(core__spec *spec, int32_t n_blocks, int32_t n, int32_t most,
+static bool explores(di_core *core, int32_t n_blocks, int32_t n, int32_t most,
                      int32_t *n_verified) {
     enum { LOOK_EVERY = 64 };
+    core__spec *spec = &core->spec;
     bool measured = di_spec_cost_known(spec->verify, (int64_t)n_blocks + most) &&
                     di_spec_cost_known(spec->draft, n);
-    bool drafts_known = measured || expected(spec, n) < 0.5 * n;
+    bool drafts_known = measured || !may_pay(core, n_blocks, n, most);
     bool plain_known = di_spec_cost_known(spec->verify, n_blocks);
     *n_verified = drafts_known ? 0 : most;
     if (!drafts_known || !plain_known) return true;
     return spec->since_plain++ >= LOOK_EVERY;
 }
 
-/* What the step costs by drafts. Beside prompts every row that a draft takes is one that a prompt does
- * not get, so it costs what a row of such steps does, and the rows of prompts themselves are work
- * to be done once, not the price of this step's tokens. */
-static void price(di_core *core, int32_t n_blocks, int32_t most, bool beside_prompts) {
+/* The step's seconds by drafts, beside rows of prompts. These are work to be done once, so only the
+ * differences count. A row that a draft takes from a prompt costs what a row of such steps does. */
+static void price_beside(di_core *core, int32_t n_blocks, int32_t most, int64_t prompt_rows,
+                         bool competes) {
     core__spec *spec = &core->spec;
-    di_spec_cost_fill(spec->verify, core->context_class, n_blocks, most + 1, spec->step_s);
-    if (!beside_prompts || !(spec->mixed_row_s > 0)) return;
+    if (!competes || !(spec->mixed_row_s > 0)) {
+        di_spec_cost_fill(spec->verify, core->context_class, n_blocks + prompt_rows, most + 1,
+                          spec->step_s);
+        return;
+    }
     for (int32_t k = 0; k <= most; k++) spec->step_s[k] = (n_blocks + k) * spec->mixed_row_s;
 }
 
+/* Beside prompts drafts are made where they bring tokens cheaper than steps without prompts do. */
 static int32_t plan_best(di_core *core, int32_t n_blocks, int32_t n, int32_t most,
-                         bool beside_prompts) {
+                         int64_t prompt_rows, bool competes) {
     core__spec *spec = &core->spec;
     const di_spec_batch batch = {n, spec->block, spec->survival, spec->limit};
     di_spec_costs costs = {.step_s = spec->step_s,
                            .max_drafts = most,
                            .draft_s = di_spec_cost_seconds(spec->draft, 0, n),
                            .tokens = n_blocks};
-    price(core, n_blocks, most, beside_prompts);
+    di_spec_cost_fill(spec->verify, core->context_class, n_blocks, most + 1, spec->step_s);
     di_spec_plan plan = di_spec_choose(&batch, &costs, spec->lengths, spec->heap);
-    double excess = costs.draft_s + spec->step_s[most] - spec->step_s[0];
-    if (plan.mode != DI_SPEC_OFF) return plan.drafts;
-    return di_spec_probe_due(&spec->probe, spec->step_s[0], excess) ? most : 0;
+    if (plan.mode == DI_SPEC_OFF) {
+        double excess = costs.draft_s + spec->step_s[most] - spec->step_s[0];
+        /* What ends soon has few drafts, and so little to teach. */
+        if (2 * most < n_blocks * spec->block) return 0;
+        return di_spec_probe_due(&spec->probe, spec->step_s[0], excess) ? most : 0;
+    }
+    if (prompt_rows > 0) {
+        costs.rate = plan.rate;
+        price_beside(core, n_blocks, most, prompt_rows, competes);
+        plan = di_spec_choose(&batch, &costs, spec->lengths, spec->heap);
+    }
+    return plan.drafts;
 }
 
 /* Mean context of those that decode: what the cost of a step also hangs on. */
@@ -168,16 +193,18 @@ static int32_t context_class(const di_core *core) {
     return di_spec_cost_class(n ? sum / n : 0);
 }
 
-int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room, bool beside_prompts) {
-    int32_t most = 0;
+int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room, int64_t prompt_rows) {
+    int32_t most = 0, left = core->options.max_rows - n_blocks;
     core->context_class = context_class(core);
     for (int32_t i = 0; i < core->n_order; i++) most += core->order[i]->most;
-    most = smaller(most, room);
+    most = (int32_t)core__smaller(most, room);
     if (most == 0 || core->options.spec == DI_SPEC_FIXED) return most;
     int32_t n = gather(core), n_verified;
     /* A step with prompts is no measurement of its size. */
-    if (beside_prompts || !explores(&core->spec, n_blocks, n, most, &n_verified)) {
-        n_verified = plan_best(core, n_blocks, n, most, beside_prompts);
+    if (prompt_rows > 0 || !explores(core, n_blocks, n, most, &n_verified)) {
+        bool competes = prompt_rows + most > left;
+        if (competes) prompt_rows = left - most;
+        n_verified = plan_best(core, n_blocks, n, most, prompt_rows, competes);
     }
     if (n_verified == 0) core->spec.since_plain = 0;
     return n_verified;
@@ -196,6 +223,19 @@ void core__spec_forget(di_core *core, core__sequence *s) {
         before = fmin(before, mean + sqrt(fmax(0, square - mean * mean)));
         s->survival[k] = before;
     }
+    s->survival_age = 0;
+}
+
+/* What a sequence's drafts promise moves with every block that it has: blocks differ from each other
+ * more than answers do, so one bad block is not the end of it. After steps without drafts it moves
+ * further, as far as that many blocks would have; the first block counts as much as what was
+ * assumed. */
+static void move_survival(core__sequence *s, const double *now, int32_t block) {
+    const double keep = 2.0 / 3;
+    double kept = s->survival_age == 0 ? 0.5 : pow(keep, s->survival_age);
+    for (int32_t k = 0; k < block; k++)
+        s->survival[k] = kept * s->survival[k] + (1 - kept) * now[k];
+    s->survival_age = 1;
 }
 
 /* One block's survivals go into the running means of its law. */
@@ -218,8 +258,9 @@ void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, 
     }
     core->stats.draft_blocks += n_verified > 0;
     core->stats.accepted += (uint64_t)n_accepted;
-    di_spec_survivals(spec->calibration, s->law, spec->confidence, block, s->survival);
-    average(spec, s->law, s->survival);
+    di_spec_survivals(spec->calibration, s->law, spec->confidence, block, spec->now);
+    move_survival(s, spec->now, block);
+    average(spec, s->law, spec->now);
     di_spec_observe(spec->calibration, s->law, spec->confidence, n_verified, n_accepted);
 }
 

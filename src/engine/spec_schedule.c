@@ -27,23 +27,33 @@ int32_t di_spec_early_stop(const di_spec_batch *current, const di_spec_costs *co
 
 /* ---- The plan ---- */
 
+/* What k drafts that bring `more` tokens are worth: the larger, the better. */
+static double value_of(const di_spec_costs *costs, int32_t k, double more) {
+    double seconds = k > 0 ? costs->draft_s + costs->step_s[k] : costs->step_s[0];
+    if (costs->rate > 0) return more - costs->rate * (seconds - costs->step_s[0]);
+    return (costs->tokens + more) / seconds;
+}
+
 di_spec_plan di_spec_choose(const di_spec_batch *stale, const di_spec_costs *costs,
                             int32_t *lengths, int32_t *heap) {
     di_spec_plan plan = {.mode = DI_SPEC_OFF};
     di_allot_heap h = di_allot_begin(stale, lengths, heap);
-    double tokens = costs->tokens, best = costs->tokens / costs->step_s[0];
+    double more = 0, best = value_of(costs, 0, 0), taken = 0;
     int32_t k = 0;
     while (k < costs->max_drafts && h.n_heap > 0) {
-        tokens += di_allot_top(&h);
+        more += di_allot_top(&h);
         di_allot_take(&h);
         k++;
-        double rate = tokens / (costs->draft_s + costs->step_s[k]);
-        if (!(rate > best)) continue;
-        best = rate;
+        double value = value_of(costs, k, more);
+        if (!(value > best)) continue;
+        best = value;
         plan.drafts = k;
+        taken = more;
     }
     bool all = plan.drafts == k && h.n_heap == 0;
     if (plan.drafts > 0) plan.mode = all ? DI_SPEC_FIXED : DI_SPEC_SCHEDULED;
+    double drafting = plan.drafts > 0 ? costs->draft_s : 0;
+    plan.rate = (costs->tokens + taken) / (drafting + costs->step_s[plan.drafts]);
     return plan;
 }
 

@@ -50,6 +50,8 @@ typedef struct di_spec_costs {
     double draft_s;       /* seconds of drafting for the batch, >= 0; 0 when already spent */
     double tokens; /* what the step yields without drafts: n, and whatever its prompt rows are
                       to count for */
+    double rate;   /* di_spec_choose: tokens a second that drafts must beat by themselves, as where
+                      the step is made anyway, for prompts; 0: the step's own rate counts */
 } di_spec_costs;
 
 typedef enum di_spec_mode {
@@ -61,12 +63,15 @@ typedef enum di_spec_mode {
 typedef struct di_spec_plan {
     di_spec_mode mode; /* fixed: all drafts that there are */
     int32_t drafts;    /* K: drafts to verify in the step; 0 when off */
+    double rate;       /* tokens a second that the step then yields */
 } di_spec_plan;
 
 /* STALE survivals. The best of off, fixed and scheduled for this load: K is the global argmax of
  * (tokens + S_k) / (draft_s + step_s[k]), S_k the sum of the k largest survivals; off when that is
  * not better than tokens / step_s[0]. Among equals the fewest drafts. So the rate is never below
- * that of the other two, whatever the curve's shape. lengths, heap [n]: scratch. */
+ * that of the other two, whatever the curve's shape. With costs->rate > 0, K is the argmax of
+ * S_k - rate * (draft_s + step_s[k] - step_s[0]), off when that is not above 0. lengths, heap [n]:
+ * scratch. */
 di_spec_plan di_spec_choose(const di_spec_batch *stale, const di_spec_costs *costs,
                             int32_t *lengths, int32_t *heap);
 

@@ -92,12 +92,15 @@ typedef struct di_vector {
 
 enum { DI_TOKEN_NEXT = -1 }; /* a row's token is next_token[slot], known to the device only */
 
-/* A row as the host asks for it. Rows of one slot are contiguous, offsets 0, 1, 2, ... */
+/* A row as the host asks for it. Rows of one slot are contiguous, offsets 0, 1, 2, ...; but rows that
+ * only go into windows (window_kv, window_store) may come in any order, and stand before the slot's
+ * end, as long as no two of them take the same place of a ring. */
 typedef struct di_row {
     int32_t token;  /* id, or DI_TOKEN_NEXT */
     int32_t slot;   /* of the sequence */
-    int32_t offset; /* position - length[slot] */
+    int32_t offset; /* position - length[slot]; a row of a position below 0 is dead */
 } di_row;
+enum { DI_OFFSET_DEAD = INT32_MIN / 2 }; /* dead in any slot */
 
 /* The rows of a step. Host-known: counts. Device-side: everything behind a di_ptr. */
 typedef struct di_batch {
@@ -108,7 +111,7 @@ typedef struct di_batch {
                           between accept and step_end */
     di_ptr next_token; /* int32 [n_slots] */
     /* Written by step_begin for the operations after it: */
-    di_ptr pos; /* int32 [n_rows]: absolute position, -1 for a dead row */
+    di_ptr pos; /* int32 [n_rows]: absolute position, negative for a dead row */
     /* int32 [n_rows]: row minus offset, where offset 0 of the slot stands, or would: above the cut
      * rows begin at a larger one, so it says nothing about who belongs together. */
     di_ptr first;
@@ -580,7 +583,7 @@ typedef struct di_sample_args {
     di_ptr masks;      /* uint32 [..][ceil(V / 32)]; bit id % 32 of word id / 32: allowed */
     di_ptr next_token; /* in, out int32 [n_slots] */
     di_ptr token;      /* out int32 [n_out] */
-    di_ptr logprob;    /* out float32 [n_out] */
+    di_ptr logprob;    /* out float32 [n_out], or DI_NONE */
 } di_sample_args;
 
 /* Which drafts stand. The rows of block b begin behind those of the blocks before it and hold
@@ -593,7 +596,9 @@ typedef struct di_sample_args {
  * Rows behind the first m + 1 get token -1 and logprob 0. n_valid[slot] = m + 1; next_token[slot] =
  * the last that came out if >= 0. A -2 (or -1, of a dead row) is the last to come out. */
 typedef struct di_accept_args {
-    di_sample_args sample; /* as sample had them; n_out: rows of all blocks, which come first */
+    di_sample_args
+        sample; /* as sample had them, with logprob; n_out: rows of all blocks, which come
+                              first */
     int32_t n_blocks, block, n_columns;
     di_ptr blocks;       /* di_block [n_blocks] */
     di_ptr n_rows;       /* int32 [n_blocks] */

@@ -192,7 +192,10 @@ di_status di_context_create(di_model *model, const di_context_options *options, 
         size_t outs = (size_t)options->max_out;
         context->draft_tokens = calloc(outs, sizeof *context->draft_tokens);
         context->draft_confidence = calloc(outs, sizeof *context->draft_confidence);
-        if (!context->draft_tokens || !context->draft_confidence) {
+        context->aside_slot = calloc((size_t)options->max_rows, sizeof *context->aside_slot);
+        context->n_aside_of = calloc((size_t)options->n_slots, sizeof *context->n_aside_of);
+        if (!context->draft_tokens || !context->draft_confidence || !context->aside_slot ||
+            !context->n_aside_of) {
             status = di_fail(error, DI_ERR_MEMORY, "out of memory: drafts");
             goto done;
         }
@@ -225,6 +228,8 @@ void di_context_destroy(di_context *context) {
     free(context->draft_params);
     free(context->draft_tokens);
     free(context->draft_confidence);
+    free(context->aside_slot);
+    free(context->n_aside_of);
     free(context->seen);
     free(context->ahead);
     free(context->column);
@@ -259,6 +264,7 @@ void di_context_reset(di_context *context, int32_t slot) {
     context->length[slot] = 0;
     context->margin[slot] = 0;
     context->column[slot] = -1;
+    di_context_drop_aside(context, slot);
     for (int32_t i = 0; i < DI_MAX_AHEAD; i++) context->ahead[slot * DI_MAX_AHEAD + i] = 0;
     di_context_forget_replay(context, slot);
 }
@@ -274,6 +280,7 @@ di_status di_context_rewind(di_context *context, int32_t slot, int32_t n, di_err
     di_backend *backend = context->backend;
     di_stream *stream = backend->stream;
     uint64_t slot_bytes = (uint64_t)context->options.n_slots * 4;
+    if (n > 0) di_context_catch_up(context);
     backend->fill(stream, context->at.rewind, 0, slot_bytes);
     backend->upload(stream, di_ptr_at(context->at.rewind, (uint64_t)slot * 4), &n, 4);
     backend->ops->rewind(stream, &(di_rewind_args){context->options.n_slots, context->at.length,

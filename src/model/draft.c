@@ -1,36 +1,7 @@
-/* DSpark (dspark.md 4 and 5): the draft layers' windows, filled from what the backbone saw, and the
- * draft pass, which is a small forward pass of its own behind the sequences it drafts for.
+/* DSpark (dspark.md 5 and 6): the draft pass, a small forward pass of its own behind the sequences
+ * that it drafts for. What its layers see of the past: observe.c.
  */
 #include "model/network.h"
-
-/* main_x = norm(main_proj . main_hidden); every stage keeps its own window row of it. */
-void di_pass_observe(const di_pass *p) {
-    const di_config *c = p->config;
-    const di_model *model = p->context->model;
-    int32_t n = p->batch.n_rows;
-    di_ptr x = p->at->y;
-    p->ops->linear(p->stream, &(di_linear_args){n, 1, true, false, p->at->main_hidden,
-                                                model->draft.main_proj, x});
-    p->ops->rms_norm(p->stream, &(di_rms_norm_args){n, c->hidden_size, c->rms_norm_eps, x,
-                                                    model->draft.main_norm, x});
-    for (int32_t stage = 0; stage < c->num_nextn_predict_layers; stage++) {
-        int32_t layer = c->num_hidden_layers + stage;
-        const di_block_weights *w = &model->blocks[layer];
-        p->ops->window_kv(p->stream, &(di_window_kv_args){.batch = p->batch,
-                                                          .head_dim = c->head_dim,
-                                                          .eps = c->rms_norm_eps,
-                                                          .rope = di_pass_rope(p, false),
-                                                          .u = x,
-                                                          .wkv = w->wkv,
-                                                          .kv_norm = w->kv_norm,
-                                                          .kv_codes = p->at->kv_codes,
-                                                          .kv_scales = p->at->kv_scales});
-        p->ops->window_store(p->stream,
-                             &(di_window_store_args){p->batch, c->head_dim, p->at->kv_codes,
-                                                     p->at->kv_scales, di_pass_window(p, layer)});
-        di_pass_discard_layer(p, layer);
-    }
-}
 
 /* Each sequence has the anchor and then noise, at positions length, length + 1, ... */
 static void upload_rows(const di_pass *p, const di_draft_step *step) {
@@ -149,7 +120,7 @@ static void pick_tokens(const di_pass *p, int32_t n, int32_t k) {
                                                 .masks = at->masks,
                                                 .next_token = at->draft_next,
                                                 .token = di_ptr_at(at->drafts, done * 4),
-                                                .logprob = at->draft_export});
+                                                .logprob = DI_NONE});
 }
 
 static void keep_logits(const di_pass *p, int32_t n, int32_t k) {
@@ -168,6 +139,7 @@ di_status di_draft(di_context *context, const di_draft_step *step, di_error *err
     DI_TRY(di_draft_check(context, step, error));
     const di_config *c = &context->model->config;
     int32_t block = c->dspark_block_size, rows = step->n * block;
+    di_context_catch_up(context);
     di_ptr floor = context->options.replay ? context->at.floor_upper : DI_NONE;
     di_pass p = {context,
                  c,

@@ -155,7 +155,7 @@ static void cut(di_pass *p, di_context_buffers *upper, const di_step *step, int3
 }
 
 /* Leaves p with the rows that went through all layers; upper: room for their buffers. */
-static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step) {
+static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step, bool put_aside) {
     int32_t n_listed = find_upper(p->context, step);
     int32_t n_upper = di_step_block_rows(step) + n_listed;
     const di_config *c = p->config;
@@ -175,7 +175,7 @@ static void backbone(di_pass *p, di_context_buffers *upper, const di_step *step)
         if (observed && c->roles[layer].dspark_target >= 0) observe(p, layer);
         di_pass_block(p, layer);
     }
-    if (p->context->options.drafts && n_upper > 0) di_pass_observe(p);
+    if (p->context->options.drafts && n_upper > 0 && !put_aside) di_pass_observe(p);
 }
 
 /* Logits of the rows that asked for them. */
@@ -300,9 +300,9 @@ di_batch di_pass_batch(const di_context *context, int32_t n_rows, di_ptr floor) 
 
 di_status di_forward(di_context *context, const di_step *step, di_error *error) {
     DI_TRY(di_step_check(context, step, error));
-    const di_context_buffers *at = &context->at;
+    di_context_buffers buffers = context->at, upper, *at = &buffers;
     di_backend *backend = context->backend;
-    di_context_buffers upper;
+    bool put_aside = di_context_put_aside(context, step, &buffers.main_hidden);
     int32_t n_first = di_step_block_rows(step), n_results = n_first + step->n_out;
     di_pass p = {context, &context->model->config, at, backend->ops, backend->stream, {0}, -1, 0};
     const di_batch all = di_pass_batch(context, n_first + step->n_rows,
@@ -314,7 +314,7 @@ di_status di_forward(di_context *context, const di_step *step, di_error *error) 
         backend->upload(p.stream, di_ptr_at(at->rows, first), step->rows,
                         (uint64_t)step->n_rows * sizeof *step->rows);
     }
-    backbone(&p, &upper, step);
+    backbone(&p, &upper, step, put_aside);
     list_results(&p, step);
     if (n_results > 0) di_pass_head(&p, n_results, context->model->norm);
     if (n_results > 0 && step->params) sample(&p, step, n_results);

@@ -120,6 +120,7 @@ static int32_t unfinished_page(const di_context *context, int32_t slot) {
 
 void di_context_save(di_context *context, int32_t slot, void *host) {
     di_slot_require_settled(context, slot, __func__);
+    di_context_catch_up(context);
     const snapshot_header header = {context->length[slot],
                                     context->cut_from[slot],
                                     context->floor_lower[slot],

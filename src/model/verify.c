@@ -112,6 +112,7 @@ void di_context_drop(di_context *context, int32_t slot) {
     int32_t rows = di_context_ahead(context, slot);
     int32_t *ahead = ahead_of(context, slot);
     if (rows == 0) return;
+    di_context_catch_up(context); /* while the slot has the rows that are dropped */
     for (int32_t i = 0; i < DI_MAX_AHEAD; i++) ahead[i] = 0;
     spend_margin(context, slot, rows, 0); /* as if it had been all that it may */
     di_context_put_length(context, slot);

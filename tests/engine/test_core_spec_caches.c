@@ -320,7 +320,9 @@ static void close_stage(stage *s) {
                   s->how->name, s->n_compared, s->n_pages_compared,
                   (unsigned long long)stats.verified, (unsigned long long)stats.accepted,
                   (unsigned long long)stats.preemptions);
-    assert_true(stats.accepted > 200 && stats.verified - stats.accepted > 50);
+    /* How many drafts are worth it depends on the machine's times: `scheduled` verifies fewer. */
+    uint64_t least = s->how->spec == DI_SPEC_FIXED ? 200 : 50;
+    assert_true(stats.accepted > least && stats.verified - stats.accepted > 50);
     if (s->how->preempt_every) assert_true(stats.preemptions > 3);
     di_core_forget(s->core);
     assert_int_equal(di_core_get_stats(s->core).kv.n_free, s->how->n_pages);

@@ -1,7 +1,7 @@
 /* Blocks at the model's interface: whatever is drafted (right, wrong at each place, the model's own),
  * the tokens that come out are those of plain decoding, and what a sequence holds afterwards is what
  * reading those tokens row by row leaves, draft windows too. Blocks that are under way can be given
- * up, and the last tokens of a settled one taken back.
+ * up, and the last tokens of a settled one taken back. The same where steps only decode.
  */
 /* ctest: slow threads */
 #include <setjmp.h>
@@ -17,6 +17,7 @@
 #include "support/golden.h"
 #include "support/live_state.h"
 
+enum { ASIDE_ROWS = 80 }; /* of a step, and so of what is put aside */
 enum { SLOTS = 2, ANSWER = 36, MOST = 160, ALL_RIGHT = -1, OWN = -2 };
 static const int32_t prompt_tokens[SLOTS] = {37, 70};
 
@@ -151,10 +152,11 @@ static void expect_state(bench *b, int32_t slot, int32_t length, const char *whe
         di_context_reset(b->plain, slot);
         b->length[slot] = 0;
     }
-    if (length > b->length[slot]) {
-        feed(b->plain, slot, b->want[slot].ids + b->length[slot], length - b->length[slot], false);
+    while (b->length[slot] < length) {
+        int32_t n = length - b->length[slot] < 60 ? length - b->length[slot] : 60;
+        feed(b->plain, slot, b->want[slot].ids + b->length[slot], n, false);
+        b->length[slot] += n;
     }
-    b->length[slot] = length;
     assert_int_equal(di_context_length(b->model.context, slot), length);
     assert_int_equal(di_context_length(b->plain, slot), length);
     int32_t margin = di_context_margin(b->model.context, slot);
@@ -230,13 +232,73 @@ static void give_up(bench *b, int32_t pattern, int32_t back) {
     expect_tokens(b, pattern);
 }
 
+/* ---- Steps that only decode: what the drafter sees of them is put aside ---- */
+
+typedef enum happening { NOTHING, GIVEN_UP, TAKEN_BACK, SAVED, BEGUN_AGAIN, HAPPENINGS } happening;
+
+static void decode_some(bench *b, int32_t n) {
+    int32_t kept[SLOTS];
+    while (n-- > 0) {
+        run_blocks(b->model.context, 0, b->got, kept);
+        for (int32_t slot = 0; slot < SLOTS; slot++) {
+            di_context_settle(b->model.context, slot, 1, 1);
+        }
+    }
+}
+
+static void let_happen(bench *b, happening what) {
+    di_error error;
+    di_context *context = b->model.context;
+    int32_t kept[SLOTS], n = b->got[0].n;
+    if (what == GIVEN_UP) { /* slot 0's block in flight; slot 1 keeps its own */
+        run_blocks(context, 0, b->got, kept);
+        di_context_settle(context, 1, 1, 1);
+        di_context_drop(context, 0);
+        b->got[0].n = n;
+        feed(context, 0, b->want[0].ids + n - 1, 1, true);
+        b->got[0].n++;
+    } else if (what == TAKEN_BACK) {
+        must(di_context_rewind(context, 0, 2, &error), &error);
+        feed(context, 0, b->want[0].ids + n - 3, 2, true);
+    } else if (what == SAVED) {
+        void *snapshot = malloc(di_context_snapshot_bytes(context));
+        assert_non_null(snapshot);
+        di_context_save(context, 0, snapshot);
+        must(di_context_wait(context, &error), &error);
+        di_context_restore(context, 0, snapshot);
+        must(di_context_wait(context, &error), &error);
+        free(snapshot);
+        expect_state(b, 0, n - 1, "restored");
+        feed(context, 0, b->want[0].ids + n - 1, 1, true);
+        b->got[0].n++;
+    } else if (what == BEGUN_AGAIN) {
+        begin(context, 0, &b->got[0]);
+    }
+}
+
+/* More steps than there is room for rows aside, and something that must not lose them between. */
+static void put_aside(bench *b, happening what) {
+    char when[40];
+    for (int32_t slot = 0; slot < SLOTS; slot++) begin(b->model.context, slot, &b->got[slot]);
+    decode_some(b, 7);
+    let_happen(b, what);
+    decode_some(b, ASIDE_ROWS / SLOTS - 3);
+    snprintf(when, sizeof when, "put aside, happening %d", (int)what);
+    for (int32_t slot = 0; slot < SLOTS; slot++) {
+        int32_t had = b->got[slot].n < b->want[slot].n ? b->got[slot].n : b->want[slot].n;
+        assert_memory_equal(b->got[slot].ids, b->want[slot].ids, (size_t)had * sizeof(int32_t));
+        assert_true(b->got[slot].n <= b->want[slot].n);
+        expect_state(b, slot, b->got[slot].n - 1, when);
+    }
+}
+
 static void check(const char *directory, test_backend backend, bool briefly) {
     bench *b = calloc(1, sizeof *b);
     di_error error;
     assert_non_null(b);
     const di_context_options options = {.n_slots = SLOTS,
                                         .max_context = MOST,
-                                        .max_rows = 80,
+                                        .max_rows = ASIDE_ROWS,
                                         .max_out = 16,
                                         .penalties = true,
                                         .drafts = true};
@@ -251,6 +313,7 @@ static void check(const char *directory, test_backend backend, bool briefly) {
         give_up(b, ALL_RIGHT, back);
         give_up(b, b->block / 2, back);
     }
+    for (int what = 0; what < HAPPENINGS; what++) put_aside(b, (happening)what);
     di_context_destroy(b->plain);
     test_model_close(&b->model);
     free(b);

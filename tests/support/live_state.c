@@ -90,6 +90,7 @@ live_state live_state_read(di_context *context, int32_t slot, int64_t length, in
                            bool drafts) {
     live_state state = {0};
     di_error error;
+    di_context_catch_up(context);
     for (int pass = 0; pass < 2; pass++) {
         const reader r = {context, &state};
         if (pass == 1) state.bytes = malloc(state.n + 1);

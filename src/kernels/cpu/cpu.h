@@ -25,7 +25,7 @@ enum {
     CPU_TILE_N = 32,               /* weight rows of a task: the height of a FP8 scale tile */
     CPU_TILE_K = 512,              /* K values decoded at a time; the block of every product sum */
     CPU_TILE_LD = CPU_TILE_K + 16, /* decoded rows 2 KB apart would share L1 sets */
-    CPU_FEW_ROWS = 6,              /* x rows of a product whose weights are decoded in registers */
+    CPU_FEW_ROWS = 8,              /* x rows of a product whose weights are decoded in registers */
     CPU_BLOCK = 64,                /* attention list slots at a time (ops.h) */
     CPU_KEY_PAD = 16,              /* the same for decoded keys */
     CPU_SMALL_WORK = 2048          /* fork only for as many units (about 1 ns each, often 2) */

@@ -78,15 +78,18 @@ static int32_t choose(const row *r) {
     return kept < 0 ? draw_all(r, greedy) : draw_listed(r, kept, greedy);
 }
 
-/* Greedy without anything that changes logits: no doubles needed. */
-static bool plain_greedy(const di_sample_args *a, const di_sample_params *p) {
-    return p->temperature == 0 && !cpu_has_penalties(a, p) && p->n_bias == 0 && p->mask < 0;
-}
-
-static int32_t first_equal(const float *x, float value) {
+/* Greedy where nothing but a mask may change the logits, and the best of all is allowed: that is the
+ * answer, and no doubles are needed. -1 where it is not so simple. */
+static int32_t plain_greedy(const di_sample_args *a, const di_sample_params *p, const float *logits,
+                            float top) {
     int32_t id = 0;
-    while (x[id] != value) id++;
-    return id;
+    if (p->temperature != 0 || cpu_has_penalties(a, p) || p->n_bias != 0) return -1;
+    if (!isfinite(top)) return -1;
+    while (logits[id] != top) id++;
+    if (p->mask < 0) return id;
+    const uint32_t *mask =
+        (const uint32_t *)cpu_at(a->masks) + (int64_t)p->mask * ((a->vocab + 31) / 32);
+    return mask[id / 32] >> (id % 32) & 1u ? id : -1;
 }
 
 /* The seed of a live row's noise. */
@@ -106,16 +109,14 @@ static void sample_row(di_stream *s, cpu_scratch *scratch, const di_sample_args 
         float top = s->k->max(logits, a->vocab, &bad);
         row r = {.logits = cpu_logits_of(s->k, a, i, logits, scratch->x, scratch->ids),
                  .position = (int64_t)pos + 1};
-        bool plain = plain_greedy(a, r.logits.p);
         r.seed = seed_of(a, r.logits.p, t);
-        if (bad || (plain && !isfinite(top)))
-            token = -2;
-        else
-            token = plain ? first_equal(logits, top) : choose(&r);
-        if (token >= 0) logprob = cpu_logprob(s->k, logits, a->vocab, top, token);
+        token = bad ? -2 : plain_greedy(a, r.logits.p, logits, top);
+        if (token == -1) token = choose(&r);
+        if (token >= 0 && a->logprob.address)
+            logprob = cpu_logprob(s->k, logits, a->vocab, top, token);
     }
     ((int32_t *)cpu_at(a->token))[i] = token;
-    ((float *)cpu_at(a->logprob))[i] = logprob;
+    if (a->logprob.address) ((float *)cpu_at(a->logprob))[i] = logprob;
 }
 
 static void sample_rows(di_stream *s, cpu_scratch *scratch, void *user, int64_t begin,

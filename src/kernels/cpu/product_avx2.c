@@ -169,8 +169,7 @@ static void product_by_tiles(const di_matrix *w, int64_t n0, int32_t n, const fl
 static int32_t few_rows(di_dtype dtype, int32_t k) {
     switch (dtype) {
     case DI_FP4_PAIR: return k < 256 ? 0 : k > LONG_ROW ? 2 : 1;
-    case DI_F8_E4M3: return 3;
-    case DI_F32: return k > LONG_ROW ? CPU_FEW_ROWS : 4;
+    case DI_F32: return 6;
     default: return CPU_FEW_ROWS;
     }
 }

@@ -1,11 +1,14 @@
-/* Products of a few x rows with AVX2: weights are decoded in registers, four rows of them at a
- * time, and used for up to three x rows at once.
+/* Products of a few x rows with AVX2: weights are decoded in registers, and used for all x rows of a
+ * group at once: four weight rows for up to three x rows, two for four or five. Either way the sums
+ * fill the registers.
  *
  * The sums are those of product_avx2.c term by term. A FP8 scale belongs to 32 rows, so x takes it,
  * once for the tile. A power of two makes that exact; where it would leave the range of floats, the
  * tile is done the other way.
  */
 #include "kernels/cpu/simd_avx2.h"
+
+enum { MOST_WIDE = 5 }; /* x rows of a group: 10 sums, 2 weight vectors, 1 x, 3 constants */
 
 /* scaled = x times the scales of one FP8 tile row and 2^120 (see fma_fp8). False when that is not
  * exact somewhere (results out of range): then the weights must take the scale. */
@@ -52,7 +55,7 @@ typedef struct four {
 } four;
 
 /* a[r][j] += x[r][i ..] . row j, for `count` (32 or 64) values from i, all decoded. */
-CPU_INLINE void add_values(int rows, int j, int count, const __m256 *v, const float *const x[3],
+CPU_INLINE void add_values(int rows, int j, int count, const __m256 *v, const float *const *x,
                            int64_t i, __m256 a[3][4]) {
     for (int q = 0; q < count / 8; q++)
         for (int r = 0; r < rows; r++)
@@ -68,7 +71,7 @@ CPU_INLINE void fp8_values(const uint8_t *codes, __m256 v[4]) {
 }
 
 /* One block of K for `rows` x rows. rows and dtype are constants where this is called. */
-CPU_INLINE void block_sums(di_dtype dtype, int rows, const four *w, const float *const x[3],
+CPU_INLINE void block_sums(di_dtype dtype, int rows, const four *w, const float *const *x,
                            int64_t k0, int64_t end, __m256 a[3][4]) {
     __m256 v[8];
     int64_t i = k0;
@@ -108,7 +111,7 @@ CPU_INLINE void block_sums(di_dtype dtype, int rows, const four *w, const float 
     }
 }
 
-CPU_INLINE void block_rows(di_dtype dtype, int rows, const four *w, const float *const x[3],
+CPU_INLINE void block_rows(di_dtype dtype, int rows, const four *w, const float *const *x,
                            int64_t k0, int64_t end, float *acc) {
     __m256 a[3][4];
     block_sums(dtype, rows, w, x, k0, end, a);
@@ -117,20 +120,82 @@ CPU_INLINE void block_rows(di_dtype dtype, int rows, const four *w, const float 
                   k0 == 0);
 }
 
-/* Four weight rows times all x rows; a block of their K stays in L1 for them. */
+/* The same for 4 or 5 x rows and two weight rows, j and j + 1; not for FP4. */
+CPU_INLINE void add_pair(int rows, __m256 v0, __m256 v1, const float *const *x, int64_t i,
+                         __m256 a[MOST_WIDE][2]) {
+    for (int r = 0; r < rows; r++) {
+        __m256 y = _mm256_loadu_ps(x[r] + i);
+        a[r][0] = _mm256_fmadd_ps(y, v0, a[r][0]);
+        a[r][1] = _mm256_fmadd_ps(y, v1, a[r][1]);
+    }
+}
+
+CPU_INLINE void pair_sums(di_dtype dtype, int rows, const four *w, int j, const float *const *x,
+                          int64_t k0, int64_t end, __m256 a[MOST_WIDE][2]) {
+    const uint8_t *first = w->data[j], *second = w->data[j + 1];
+    const int64_t size = cpu_stored_bytes(dtype, 1), step = dtype == DI_F8_E4M3 ? 32 : 8;
+    for (int r = 0; r < rows; r++) a[r][0] = a[r][1] = _mm256_setzero_ps();
+    for (int64_t i = k0; i < end; i += step) {
+        const int64_t at = i * size;
+        if (at % 64 == 0) fetch_ahead(w->next, at);
+        if (dtype == DI_F8_E4M3) {
+            for (int q = 0; q < 4; q++) {
+                __m256i c = both_halves(first + at + 16 * (q / 2));
+                __m256i d = both_halves(second + at + 16 * (q / 2));
+                add_pair(rows, e4m3_floats(c, q % 2), e4m3_floats(d, q % 2), x, i + 8 * q, a);
+            }
+        } else if (dtype == DI_BF16) {
+            add_pair(rows, load_bf16(first + at), load_bf16(second + at), x, i, a);
+        } else {
+            add_pair(rows, load_f32(first + at), load_f32(second + at), x, i, a);
+        }
+    }
+}
+
+/* Two sums of each of two x rows go to, or are added to, their places. */
+CPU_INLINE void add_pairs_at(float *first, float *second, __m128 sums, bool start) {
+    if (!start) {
+        __m128 old = _mm_loadl_pi(sums, (const __m64 *)(const void *)first);
+        sums = _mm_add_ps(_mm_loadh_pi(old, (const __m64 *)(const void *)second), sums);
+    }
+    _mm_storel_pi((__m64 *)(void *)first, sums);
+    _mm_storeh_pi((__m64 *)(void *)second, sums);
+}
+
+CPU_INLINE void wide_rows(di_dtype dtype, int rows, const four *w, const float *const *x,
+                          int64_t k0, int64_t end, float *acc) {
+    __m256 a[MOST_WIDE][2];
+    for (int j = 0; j < 4; j += 2) {
+        pair_sums(dtype, rows, w, j, x, k0, end, a);
+        for (int r = 0; r < rows; r += 2) {
+            int s = r + 1 < rows ? r + 1 : r;
+            add_pairs_at(acc + (int64_t)r * CPU_TILE_N + j, acc + (int64_t)s * CPU_TILE_N + j,
+                         reduce4(a[r][0], a[r][1], a[s][0], a[s][1]), k0 == 0);
+        }
+    }
+}
+
+/* x rows of a group, by what was measured on Zen 3: decoding FP8 pays for two weight rows at a time,
+ * reading F32 does not. */
+CPU_INLINE int32_t most_in_group(di_dtype dtype) {
+    return dtype == DI_F8_E4M3 || dtype == DI_BF16 ? MOST_WIDE : 3;
+}
+
+/* Four weight rows times all x rows, in groups of about the same size; a block of their K stays in
+ * L1 for them. */
 CPU_INLINE void four_rows(di_dtype dtype, const four *w, int64_t k, const float *const *x,
                           int32_t m, float *acc) {
+    const int32_t most = most_in_group(dtype), groups = (m + most - 1) / most;
     for (int64_t k0 = 0; k0 < k; k0 += CPU_TILE_K) {
         int64_t end = k0 + CPU_TILE_K < k ? k0 + CPU_TILE_K : k;
-        for (int32_t r = 0; r < m; r += 3) {
-            const float *some[3] = {x[r], x[r + 1 < m ? r + 1 : r], x[r + 2 < m ? r + 2 : r]};
+        for (int32_t g = 0; g < groups; g++) {
+            int32_t r = m * g / groups, n = m * (g + 1) / groups - r;
             float *out = acc + (int64_t)r * CPU_TILE_N;
-            if (m - r >= 3)
-                block_rows(dtype, 3, w, some, k0, end, out);
-            else if (m - r == 2)
-                block_rows(dtype, 2, w, some, k0, end, out);
-            else
-                block_rows(dtype, 1, w, some, k0, end, out);
+            if (n == 1) block_rows(dtype, 1, w, x + r, k0, end, out);
+            if (n == 2) block_rows(dtype, 2, w, x + r, k0, end, out);
+            if (n == 3) block_rows(dtype, 3, w, x + r, k0, end, out);
+            if (n == 4) wide_rows(dtype, 4, w, x + r, k0, end, out);
+            if (n == 5) wide_rows(dtype, 5, w, x + r, k0, end, out);
         }
     }
 }

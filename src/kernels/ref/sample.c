@@ -150,7 +150,7 @@ void ref_sample(di_stream *s, const di_sample_args *args) {
             ref_ints(s, args->next_token)[ref_params(s, args, i)->slot] = token;
         }
         ref_ints(s, args->token)[i] = token;
-        memcpy(ref_bytes(s, args->logprob) + 4 * i, &logprob, 4);
+        if (args->logprob.address) memcpy(ref_bytes(s, args->logprob) + 4 * i, &logprob, 4);
     }
 }
 

@@ -8,7 +8,7 @@ void ref_step_begin(di_stream *s, const di_step_begin_args *args) {
     const int32_t *next_token = ref_ints(s, b->next_token);
     for (int32_t t = 0; t < b->n_rows; t++) {
         int32_t slot = rows[t].slot, offset = rows[t].offset;
-        REF_REQUIRE(slot >= 0 && slot < b->n_slots && offset >= 0);
+        REF_REQUIRE(slot >= 0 && slot < b->n_slots);
         ref_ints(s, b->pos)[t] = offset < n_valid[slot] ? length[slot] + offset : -1;
         ref_ints(s, b->first)[t] = t - offset; /* rows of a slot are contiguous */
         ref_ints(s, b->token)[t] =
