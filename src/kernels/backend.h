@@ -6,6 +6,7 @@
 #ifndef DI_KERNELS_BACKEND_H
 #define DI_KERNELS_BACKEND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -80,6 +81,14 @@ struct di_backend {
 
     uint64_t (*mark)(di_stream *stream); /* a point in the stream */
     di_status (*wait)(di_stream *stream, uint64_t mark, di_error *error); /* until it is reached */
+
+    /* Sequences of operations that come again, like those of a step that decodes. Between record()
+     * and recorded() come operations, copies and fills of device memory alone, and everything that
+     * they are called with follows from `key` (two words). True: the backend kept them under that key
+     * and has enqueued them all; the caller leaves them and recorded() out. prepare() forgets what
+     * was kept. NULL where nothing ever is. */
+    bool (*record)(di_stream *stream, const uint64_t key[2]);
+    void (*recorded)(di_stream *stream);
 
     void (*destroy)(di_backend *backend); /* waits, frees everything */
 };

@@ -1,5 +1,6 @@
 /* The state of sequences: creation, slots, results. */
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -171,6 +172,8 @@ di_status di_context_create(di_model *model, const di_context_options *options, 
     context->margin = calloc((size_t)options->n_slots, sizeof *context->margin);
     context->cut_from = calloc((size_t)options->n_slots, sizeof *context->cut_from);
     context->upper = calloc((size_t)options->max_rows, sizeof *context->upper);
+    static _Atomic uint64_t made;
+    context->serial = atomic_fetch_add(&made, 1);
     context->draft_params = calloc((size_t)options->n_slots, sizeof *context->draft_params);
     context->floor_lower = calloc((size_t)options->n_slots, sizeof *context->floor_lower);
     context->floor_upper = calloc((size_t)options->n_slots, sizeof *context->floor_upper);

@@ -41,7 +41,6 @@ static void upload_params(const di_pass *p, const di_draft_step *step) {
 static void base_logits(const di_pass *p, int32_t n) {
     const di_config *c = p->config;
     const di_model *model = p->context->model;
-    int32_t *which = p->context->out_slots;
     p->ops->step_begin(p->stream, &(di_step_begin_args){p->batch});
     di_pass_embed(p);
     for (int32_t stage = 0; stage < c->num_nextn_predict_layers; stage++) {
@@ -56,21 +55,20 @@ static void base_logits(const di_pass *p, int32_t n) {
                                                           .norm = model->draft.norm,
                                                           .collapsed = p->at->y,
                                                           .out = p->at->u});
-    for (int32_t k = 0; k < p->block; k++) {
-        for (int32_t i = 0; i < n; i++) which[k * n + i] = i * p->block + k;
-    }
-    p->context->backend->upload(p->stream, p->at->which, which, (uint64_t)(n * p->block) * 4);
     di_pass_head(p, n * p->block, model->draft.norm);
 }
 
-/* Before token k of sequence i stand the drafts of its column, k of them. */
-static void upload_extra(const di_pass *p, int32_t n, int32_t k) {
-    int32_t *list = p->context->out_slots;
-    for (int32_t i = 0; i < n; i++) list[i] = k;
-    p->context->backend->upload(p->stream, p->at->n_extra, list, (uint64_t)n * 4);
-    if (k > 0) return;
+/* The rows by place in their blocks; and before token k of sequence i stand the drafts of its
+ * column, k of them. */
+static void upload_lists(const di_pass *p, int32_t n) {
+    di_backend *backend = p->context->backend;
+    int32_t *list = p->context->out_slots, all = n * p->block;
+    for (int32_t i = 0; i < all; i++) list[i] = i % n * p->block + i / n;
+    backend->upload(p->stream, p->at->which, list, (uint64_t)all * 4);
+    for (int32_t i = 0; i < all; i++) list[i] = i / n;
+    backend->upload(p->stream, p->at->n_extra, list, (uint64_t)all * 4);
     for (int32_t i = 0; i < n; i++) list[i] = i;
-    p->context->backend->upload(p->stream, p->at->extra_at, list, (uint64_t)n * 4);
+    backend->upload(p->stream, p->at->extra_at, list, (uint64_t)n * 4);
 }
 
 /* Where the logits of step k of the token loop are: kept for rejection, or each over the last. */
@@ -103,7 +101,6 @@ static void pick_tokens(const di_pass *p, int32_t n, int32_t k) {
                                                                     (uint64_t)c->hidden_size * a),
                                      .logits = logits_of(p, n, k),
                                      .confidence = di_ptr_at(at->draft_confidence, done * f)});
-    upload_extra(p, n, k);
     p->ops->sample(p->stream, &(di_sample_args){.n_out = n,
                                                 .vocab = c->vocab_size,
                                                 .which = di_ptr_at(at->which, done * 4),
@@ -114,7 +111,7 @@ static void pick_tokens(const di_pass *p, int32_t n, int32_t k) {
                                                 .counts = counts,
                                                 .extra = at->drafts,
                                                 .extra_at = at->extra_at,
-                                                .n_extra = at->n_extra,
+                                                .n_extra = di_ptr_at(at->n_extra, done * 4),
                                                 .extra_stride = n,
                                                 .biases = at->biases,
                                                 .masks = at->masks,
@@ -135,6 +132,17 @@ static void keep_logits(const di_pass *p, int32_t n, int32_t k) {
     backend->download(p->stream, p->context->draft_logits + k * count, from, (uint64_t)count * 4);
 }
 
+static void run_draft(const di_pass *p, int32_t n) {
+    const di_config *c = p->config;
+    base_logits(p, n);
+    for (int32_t k = 0; k < p->block; k++) {
+        pick_tokens(p, n, k);
+        keep_logits(p, n, k);
+    }
+    /* the heads of the token loop are the last stage's */
+    di_pass_discard_layer(p, c->num_hidden_layers + c->num_nextn_predict_layers - 1);
+}
+
 di_status di_draft(di_context *context, const di_draft_step *step, di_error *error) {
     DI_TRY(di_draft_check(context, step, error));
     const di_config *c = &context->model->config;
@@ -151,13 +159,12 @@ di_status di_draft(di_context *context, const di_draft_step *step, di_error *err
                  block};
     upload_rows(&p, step);
     upload_params(&p, step);
-    base_logits(&p, step->n);
-    for (int32_t k = 0; k < block; k++) {
-        pick_tokens(&p, step->n, k);
-        keep_logits(&p, step->n, k);
+    upload_lists(&p, step->n);
+    bool comes_again = !context->draft_logits;
+    if (!comes_again || !di_pass_record(&p, (di_pass_shape){.drafts = true, .n = step->n})) {
+        run_draft(&p, step->n);
+        if (comes_again) di_pass_recorded(&p);
     }
-    /* the heads of the token loop are the last stage's */
-    di_pass_discard_layer(&p, c->num_hidden_layers + c->num_nextn_predict_layers - 1);
     for (int32_t i = 0; i < context->options.n_slots; i++) context->column[i] = -1;
     for (int32_t i = 0; i < step->n; i++) context->column[step->slots[i]] = i;
     context->n_drafts = step->n;

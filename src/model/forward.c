@@ -267,7 +267,6 @@ static void sample(const di_pass *p, const di_step *step, int32_t n) {
                                  .next_token = at->next_token,
                                  .token = at->sampled,
                                  .logprob = at->logprob};
-    di_pass_upload_sampling(p, step, step->n_blocks + step->n_out);
     p->ops->sample(p->stream, &args);
     di_pass_accept(p, step, &args);
     if (!context->options.penalties) return;
@@ -298,27 +297,65 @@ di_batch di_pass_batch(const di_context *context, int32_t n_rows, di_ptr floor) 
                       at->token,   floor};
 }
 
+/* ---- The step ---- */
+
+bool di_pass_record(const di_pass *p, di_pass_shape shape) {
+    di_backend *backend = p->context->backend;
+    if (!backend->record || p->context->tap) return false;
+    const uint64_t key[2] = {p->context->serial << 2 | (uint64_t)shape.drafts << 1 | shape.samples,
+                             (uint64_t)shape.n << 42 | (uint64_t)shape.n_verified << 21 |
+                                 (uint64_t)shape.n_columns};
+    return backend->record(p->stream, key);
+}
+
+void di_pass_recorded(const di_pass *p) {
+    di_backend *backend = p->context->backend;
+    if (backend->recorded && !p->context->tap) backend->recorded(p->stream);
+}
+
+/* What the step's operations read, but for what others of them write. */
+static void upload_step(const di_pass *p, const di_step *step) {
+    uint64_t first = (uint64_t)di_step_block_rows(step) * sizeof *step->rows;
+    di_pass_upload_blocks(p, step);
+    if (step->n_rows > 0) {
+        p->context->backend->upload(p->stream, di_ptr_at(p->at->rows, first), step->rows,
+                                    (uint64_t)step->n_rows * sizeof *step->rows);
+    }
+    list_results(p, step);
+    if (step->params && step->n_blocks + step->n_out > 0)
+        di_pass_upload_sampling(p, step, step->n_blocks + step->n_out);
+}
+
+static void run_step(di_pass *p, const di_step *step, bool put_aside) {
+    const di_batch all = p->batch;
+    di_context_buffers upper;
+    int32_t n_results = di_step_block_rows(step) + step->n_out;
+    di_pass_allot(p, step);
+    backbone(p, &upper, step, put_aside);
+    if (n_results > 0) di_pass_head(p, n_results, p->context->model->norm);
+    if (n_results > 0 && step->params) sample(p, step, n_results);
+    p->ops->step_end(p->stream,
+                     &(di_step_end_args){all, p->context->at.history, p->context->history_slots});
+}
+
 di_status di_forward(di_context *context, const di_step *step, di_error *error) {
     DI_TRY(di_step_check(context, step, error));
-    di_context_buffers buffers = context->at, upper, *at = &buffers;
+    di_context_buffers buffers = context->at;
     di_backend *backend = context->backend;
     bool put_aside = di_context_put_aside(context, step, &buffers.main_hidden);
-    int32_t n_first = di_step_block_rows(step), n_results = n_first + step->n_out;
-    di_pass p = {context, &context->model->config, at, backend->ops, backend->stream, {0}, -1, 0};
-    const di_batch all = di_pass_batch(context, n_first + step->n_rows,
-                                       context->options.replay ? at->floor_lower : DI_NONE);
-    p.batch = all;
-    di_pass_allot(&p, step);
-    if (step->n_rows > 0) {
-        uint64_t first = (uint64_t)n_first * sizeof *step->rows;
-        backend->upload(p.stream, di_ptr_at(at->rows, first), step->rows,
-                        (uint64_t)step->n_rows * sizeof *step->rows);
+    bool decodes = step->n_rows == 0;
+    const di_batch batch =
+        di_pass_batch(context, di_step_block_rows(step) + step->n_rows,
+                      context->options.replay ? context->at.floor_lower : DI_NONE);
+    di_pass p =
+        {context, &context->model->config, &buffers, backend->ops, backend->stream, batch, -1, 0};
+    upload_step(&p, step);
+    const di_pass_shape shape = {false, step->params != NULL, step->n_blocks, step->n_drafts,
+                                 step->n_drafts > 0 ? context->n_drafts : 0};
+    if (!decodes || !di_pass_record(&p, shape)) {
+        run_step(&p, step, put_aside);
+        if (decodes) di_pass_recorded(&p);
     }
-    backbone(&p, &upper, step, put_aside);
-    list_results(&p, step);
-    if (n_results > 0) di_pass_head(&p, n_results, context->model->norm);
-    if (n_results > 0 && step->params) sample(&p, step, n_results);
-    p.ops->step_end(p.stream, &(di_step_end_args){all, at->history, context->history_slots});
     advance(context, step);
     return DI_OK;
 }

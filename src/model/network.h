@@ -169,6 +169,7 @@ struct di_context {
     int32_t n_out;                  /* results of the last step */
     int32_t n_blocks;               /* of the last step */
     bool sampled;                   /* the last step sampled */
+    uint64_t serial;                /* no two contexts have the same one */
     di_tap_fn tap;
     void *tap_user;
 };
@@ -214,6 +215,16 @@ typedef struct di_pass {
     int32_t block;     /* 0, or the rows of a sequence in a draft pass */
 } di_pass;
 
+/* forward.c: before the operations of a pass whose calls follow from this alone. True: they were
+ * enqueued; else di_pass_recorded comes behind them. */
+typedef struct di_pass_shape {
+    bool drafts;                      /* a draft pass, else a step of blocks */
+    bool samples;                     /* the step has params */
+    int32_t n, n_verified, n_columns; /* sequences; drafts that the step verifies, of so many */
+} di_pass_shape;
+bool di_pass_record(const di_pass *p, di_pass_shape shape);
+void di_pass_recorded(const di_pass *p);
+
 /* block.c */
 /* Gives the pages of a list back; nothing without release_layers. */
 void di_pass_discard(const di_pass *p, const di_layer_ranges *list);
@@ -244,6 +255,7 @@ void di_pass_upload_sampling(const di_pass *p, const di_step *step, int32_t n_pa
 static inline int32_t di_step_block_rows(const di_step *step) {
     return step->n_blocks + step->n_drafts;
 }
+void di_pass_upload_blocks(const di_pass *p, const di_step *step);
 void di_pass_allot(const di_pass *p, const di_step *step);
 void di_pass_accept(const di_pass *p, const di_step *step, const di_sample_args *sampled);
 void di_blocks_advance(di_context *context, const di_step *step);

@@ -10,8 +10,9 @@
 
 /* ---- On the device ---- */
 
-static void upload_blocks(const di_pass *p, const di_step *step) {
+void di_pass_upload_blocks(const di_pass *p, const di_step *step) {
     di_context *context = p->context;
+    if (step->n_blocks == 0) return;
     for (int32_t i = 0; i < step->n_blocks; i++) {
         const di_decode *d = &step->blocks[i];
         context->blocks[i] =
@@ -27,38 +28,39 @@ static void upload_blocks(const di_pass *p, const di_step *step) {
 void di_pass_allot(const di_pass *p, const di_step *step) {
     const di_context_buffers *at = p->at;
     if (step->n_blocks == 0) return;
-    upload_blocks(p, step);
-    p->ops->allot(p->stream, &(di_allot_args){.n_blocks = step->n_blocks,
-                                              .n_drafts = step->n_drafts,
-                                              .block = p->config->dspark_block_size,
-                                              .n_columns = p->context->n_drafts,
-                                              .blocks = at->blocks,
-                                              .next_token = at->next_token,
-                                              .drafts = at->drafts,
-                                              .confidence = at->draft_confidence,
-                                              .temperatures = at->temperatures,
-                                              .n_rows = at->block_rows,
-                                              .rows = at->rows,
-                                              .which = at->which,
-                                              .slot = at->sampled_slot,
-                                              .param_of = at->param_of,
-                                              .extra_at = at->extra_at,
-                                              .n_extra = at->n_extra});
+    p->ops->allot(p->stream,
+                  &(di_allot_args){.n_blocks = step->n_blocks,
+                                   .n_drafts = step->n_drafts,
+                                   .block = p->config->dspark_block_size,
+                                   .n_columns = step->n_drafts > 0 ? p->context->n_drafts : 0,
+                                   .blocks = at->blocks,
+                                   .next_token = at->next_token,
+                                   .drafts = at->drafts,
+                                   .confidence = at->draft_confidence,
+                                   .temperatures = at->temperatures,
+                                   .n_rows = at->block_rows,
+                                   .rows = at->rows,
+                                   .which = at->which,
+                                   .slot = at->sampled_slot,
+                                   .param_of = at->param_of,
+                                   .extra_at = at->extra_at,
+                                   .n_extra = at->n_extra});
 }
 
 void di_pass_accept(const di_pass *p, const di_step *step, const di_sample_args *sampled) {
     if (step->n_blocks == 0) return;
     di_sample_args rows = *sampled;
     rows.n_out = di_step_block_rows(step);
-    p->ops->accept(p->stream, &(di_accept_args){.sample = rows,
-                                                .n_blocks = step->n_blocks,
-                                                .block = p->config->dspark_block_size,
-                                                .n_columns = p->context->n_drafts,
-                                                .blocks = p->at->blocks,
-                                                .n_rows = p->at->block_rows,
-                                                .row_token = p->at->token,
-                                                .draft_logits = p->at->draft_logits,
-                                                .n_valid = p->at->n_valid});
+    p->ops->accept(p->stream,
+                   &(di_accept_args){.sample = rows,
+                                     .n_blocks = step->n_blocks,
+                                     .block = p->config->dspark_block_size,
+                                     .n_columns = step->n_drafts > 0 ? p->context->n_drafts : 0,
+                                     .blocks = p->at->blocks,
+                                     .n_rows = p->at->block_rows,
+                                     .row_token = p->at->token,
+                                     .draft_logits = p->at->draft_logits,
+                                     .n_valid = p->at->n_valid});
 }
 
 /* ---- What the host knows ---- */

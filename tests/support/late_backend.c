@@ -36,6 +36,14 @@ typedef struct late_job {
     late_args args;
 } late_job;
 
+/* A sequence of operations that was kept (backend.h, record). */
+typedef struct late_tape {
+    uint64_t key[2];
+    late_job *jobs;
+    size_t n, size;
+} late_tape;
+enum { TAPES = 64 };
+
 typedef struct late_backend late_backend;
 
 typedef struct late_stream {
@@ -50,6 +58,9 @@ struct late_backend {
     uint8_t *hidden, *revealed;
     uint64_t memory_used;
     int memory_fd;
+    late_tape tapes[TAPES];
+    int n_tapes;
+    late_tape *recording;
 
     pthread_t worker;
     pthread_mutex_t lock; /* guards everything below */
@@ -95,6 +106,15 @@ static void *work_loop(void *user) {
     return NULL;
 }
 
+static void keep(late_tape *tape, const late_job *job) {
+    if (tape->n == tape->size) {
+        tape->size = 2 * tape->size + 64;
+        tape->jobs = realloc(tape->jobs, tape->size * sizeof *tape->jobs);
+        if (tape->jobs == NULL) abort();
+    }
+    tape->jobs[tape->n++] = *job;
+}
+
 static void enqueue(di_stream *stream, void (*run)(di_stream *, late_args *), const void *args,
                     size_t size) {
     late_backend *late = owner_of(stream);
@@ -105,6 +125,7 @@ static void enqueue(di_stream *stream, void (*run)(di_stream *, late_args *), co
     late_job *job = &late->queue[late->enqueued++ % QUEUE_SLOTS];
     job->run = run;
     memcpy(&job->args, args, size);
+    if (late->recording) keep(late->recording, job);
     pthread_cond_signal(&late->work);
     pthread_mutex_unlock(&late->lock);
 }
@@ -122,6 +143,35 @@ DI_EACH_OP(LATE_OP)
 #define LATE_ENTRY(name) .name = late_##name,
 static const di_ops late_ops = {DI_EACH_OP(LATE_ENTRY)};
 #undef LATE_ENTRY
+
+/* ---- Recorded steps: what is kept is played back as it was, wrong keys and all ---- */
+
+static bool late_record(di_stream *stream, const uint64_t key[2]) {
+    late_backend *late = owner_of(stream);
+    for (int i = 0; i < late->n_tapes; i++) {
+        const late_tape *tape = &late->tapes[i];
+        if (tape->key[0] != key[0] || tape->key[1] != key[1]) continue;
+        for (size_t j = 0; j < tape->n; j++) {
+            enqueue(stream, tape->jobs[j].run, &tape->jobs[j].args, sizeof tape->jobs[j].args);
+        }
+        return true;
+    }
+    if (late->n_tapes == TAPES) return false;
+    late->recording = &late->tapes[late->n_tapes++];
+    *late->recording = (late_tape){.key = {key[0], key[1]}};
+    return false;
+}
+
+static void late_recorded(di_stream *stream) { owner_of(stream)->recording = NULL; }
+
+static void forget_tapes(late_backend *late) {
+    while (late->n_tapes > 0) free(late->tapes[--late->n_tapes].jobs);
+}
+
+/* Host memory has no place in what is kept. */
+static void require_no_recording(const di_stream *stream) {
+    if (((const late_stream *)stream)->owner->recording) abort();
+}
 
 /* ---- Transfers ---- */
 
@@ -144,6 +194,7 @@ static void run_upload(di_stream *ref, late_args *args) {
 
 static void late_upload(di_stream *stream, di_ptr to, const void *host, uint64_t size) {
     if (size == 0) return;
+    require_no_recording(stream);
     void *bytes = malloc(size); /* host may change as soon as this returns */
     if (bytes == NULL) abort();
     memcpy(bytes, host, size);
@@ -155,6 +206,7 @@ static void run_download(di_stream *ref, late_args *args) {
 }
 
 static void late_download(di_stream *stream, void *host, di_ptr from, uint64_t size) {
+    require_no_recording(stream);
     if (size > 0) memset(host, 0xA5, size); /* whoever reads before wait() shall notice */
     enqueue_transfer(stream, run_download, host, DI_NONE, from, size, 0);
 }
@@ -188,6 +240,7 @@ static void run_stamp(di_stream *ref, late_args *args) {
 }
 
 static void late_stamp(di_stream *stream, double *host) {
+    require_no_recording(stream);
     memset(host, 0xA5, sizeof *host); /* as late_download */
     enqueue_transfer(stream, run_stamp, host, DI_NONE, DI_NONE, sizeof *host, 0);
 }
@@ -224,6 +277,7 @@ static uint64_t late_workspace_bytes(const di_backend *backend, const di_limits 
 static di_status late_prepare(di_backend *backend, const di_limits *limits, di_error *error) {
     late_backend *late = (late_backend *)backend;
     wait_until(late, late_mark(backend->stream));
+    forget_tapes(late);
     return late->ref->prepare(late->ref, limits, error);
 }
 
@@ -261,6 +315,7 @@ static void late_destroy(di_backend *backend) {
     pthread_cond_signal(&late->work);
     pthread_mutex_unlock(&late->lock);
     pthread_join(late->worker, NULL);
+    forget_tapes(late);
     late->ref->destroy(late->ref);
     munmap(late->hidden, memory_bytes);
     munmap(late->revealed, memory_bytes);
@@ -315,6 +370,8 @@ di_status late_backend_create(di_numerics numerics, di_backend **out, di_error *
         .stamp = late_stamp,
         .mark = late_mark,
         .wait = late_wait,
+        .record = late_record,
+        .recorded = late_recorded,
         .destroy = late_destroy,
     };
     pthread_mutex_init(&late->lock, NULL);

@@ -29,6 +29,7 @@ extern "C" {
 }
 
 struct cuda_transfer; /* cuda_transfer.cu */
+struct cuda_graphs;   /* cuda_graph.cu */
 
 struct di_stream {
     cudaStream_t stream;
@@ -38,6 +39,7 @@ struct di_stream {
     uint8_t *work; /* device workspace of the operation that runs, given out by cuda_take */
     uint64_t work_size, work_used;
     cuda_transfer *transfer;
+    cuda_graphs *graphs; /* NULL: nothing is kept */
     cudaError_t failed; /* the first error; nothing is enqueued after it */
     char failure[256];
 };
@@ -165,6 +167,14 @@ void cuda_fill(di_stream *s, di_ptr to, int byte, uint64_t size);
 void cuda_stamp(di_stream *s, double *host);
 uint64_t cuda_mark(di_stream *s);
 di_status cuda_wait(di_stream *s, uint64_t mark, di_error *error);
+
+/* ---- cuda_graph.cu: record and recorded of the backend ---- */
+
+di_status cuda_graphs_create(di_stream *s, di_error *error);
+void cuda_graphs_destroy(di_stream *s);
+void cuda_graphs_forget(di_stream *s); /* the stream must be idle */
+bool cuda_record(di_stream *s, const uint64_t key[2]);
+void cuda_recorded(di_stream *s);
 
 /* ---- The operations, one declaration each (cuda_ops_*.cu) ---- */
 

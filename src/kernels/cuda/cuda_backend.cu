@@ -213,6 +213,7 @@ static di_status prepare(di_backend *backend, const di_limits *more, di_error *e
         s->work = work;
         s->work_size = bytes;
     }
+    cuda_graphs_forget(s); /* they name the old workspace, and sizes that follow from the limits */
     s->limits = limits;
     return DI_OK;
 }
@@ -224,6 +225,7 @@ static void destroy(di_backend *backend) {
     cuda_begin(s);
     if (s->stream) (void)cudaStreamSynchronize(s->stream);
     while (self->blocks.next != &self->blocks) free_block(self, self->blocks.next);
+    cuda_graphs_destroy(s);
     cuda_transfer_destroy(s);
     if (s->stream) (void)cudaStreamDestroy(s->stream);
     free(self);
@@ -292,6 +294,7 @@ static di_status open_device(cuda_backend *self, int device, const cudaDevicePro
     if (s->failed != cudaSuccess)
         return di_fail(error, DI_ERR_IO, "cuda backend: GPU %d (%s): %s", device, prop->name,
                        s->failure);
+    DI_TRY(cuda_graphs_create(s, error));
     return cuda_transfer_create(s, error);
 }
 
@@ -342,6 +345,8 @@ extern "C" di_status di_backend_create_cuda(di_numerics numerics, const di_cuda_
         .stamp = cuda_stamp,
         .mark = cuda_mark,
         .wait = cuda_wait,
+        .record = cuda_record,
+        .recorded = cuda_recorded,
         .destroy = destroy,
     };
     snprintf(self->device, sizeof self->device, "GPU %d (%.100s)", options->device, prop.name);
