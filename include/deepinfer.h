@@ -137,7 +137,10 @@ typedef bool (*di_progress_fn)(void *user, di_phase phase, int64_t done, int64_t
 #define DI_DEFAULT_NUMERICS "release"
 
 typedef struct di_engine_options {
-    const char *backend;  /* "cpu": fast (AVX2); "ref": the defining twins. Default "cpu" */
+    /* "cpu": fast (AVX2); "cuda": a GPU (Hopper or later); "ref": the defining twins. "auto" (default):
+     * the GPU where this build has CUDA, there is one that it can use and the model fits into its
+     * memory; else the CPU. di_engine_info says which and why. */
+    const char *backend;
     const char *numerics; /* "release": rounded where the release rounds; "float": nothing rounded
                              but what the caches store. Default DI_DEFAULT_NUMERICS */
     int32_t n_threads;    /* 0 (default): every core this process may use */
@@ -163,16 +166,22 @@ typedef struct di_engine_options {
     const char *spec_sampling;
     bool profile_steps; /* measure what steps cost at start, for "scheduled"; default false */
     /* 1 (default): the next step is enqueued before the one before it is read, where that saves more
-     * than what runs past the ends of answers; 0: always after. Answers do not depend on it, but
-     * for sampled ones with "reject" (above). */
+     * than what runs past the ends of answers; 0: always after; -1: as 1 on a GPU, else as 0.
+     * Answers do not depend on it, but for sampled ones with "reject" (above). */
     int32_t steps_ahead;
     bool penalties; /* sequences keep counts for penalties: 4 bytes x vocabulary; default true */
     /* Upper bound in bytes of everything: program, state, workspace, buffers of a score, and the
      * weights that are resident at a time. Weights that do not fit are read again layer by layer;
      * single rows of the Engram tables and of the embedding do not count then, the system drops
      * them when it needs their pages. 0 (default): no bound, and the layers are given back only
-     * when the weights exceed the machine's memory. */
+     * when the weights exceed the machine's memory. With a GPU it bounds the rest: host memory
+     * without what the driver takes, with the Engram tables that stay there. */
     uint64_t memory;
+    int32_t gpu_device; /* number of the GPU; default 0 */
+    /* Upper bound in bytes of device memory: weights, but for Engram tables larger than every other
+     * tensor, state and workspace. 0 (default): what is free, less 512 MiB or 1 % of the device's,
+     * whichever is more. */
+    uint64_t gpu_memory;
     di_progress_fn progress; /* or NULL */
     void *user;
 } di_engine_options;
@@ -185,7 +194,8 @@ di_status di_engine_open(const char *directory, const di_engine_options *options
 void di_engine_close(di_engine *engine); /* after its sequences are destroyed */
 
 typedef struct di_engine_info {
-    const char *backend, *numerics;
+    const char *backend, *numerics; /* what computes: "cpu", "cuda" or "ref" */
+    const char *why; /* with "auto": why it was taken, in a few words; else NULL. The engine's */
     int32_t vocab_size, n_layers, n_streams, hidden_size;
     int32_t bos_token, eos_token; /* -1: none */
     int64_t context;              /* tokens of the longest sequence */

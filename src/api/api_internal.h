@@ -11,6 +11,7 @@
 typedef struct di_memory_plan {
     bool release_layers; /* weights are given back after each layer's use */
     uint64_t max_bytes;  /* what the context may take; 0: no bound */
+    uint64_t weights;    /* in memory of the device's own; 0 where it has none */
     int32_t score_rows;  /* rows of a score's step, whose buffers come on top */
 } di_memory_plan;
 
@@ -31,6 +32,7 @@ struct di_engine {
     int32_t bias_capacity;
     di_memory_plan memory;
     di_engine_info info;
+    char why[400]; /* info.why */
 };
 
 struct di_sequence {
@@ -75,6 +77,12 @@ bool di_sampling_has_penalties(const di_sampling *sampling);
 di_status di_engine_core_options(const di_engine_options *options, const di_config *config,
                                  di_core_options *out, di_error *error);
 
+/* Whether backend and numerics are names that there are. */
+di_status di_device_check(const di_engine_options *options, di_error *error);
+/* The backend of that name, "cpu", "cuda" or "ref", with what the options say about it. */
+di_status di_device_create(const di_engine_options *options, const char *name,
+                           const di_config *config, di_backend **out, di_error *error);
+
 /* Opens the model and what serves requests. */
 di_status di_engine_open_core(di_engine *engine, const char *directory, const di_config *config,
                               const di_model_options *model, di_error *error);
@@ -85,8 +93,9 @@ void di_engine_close_core(di_engine *engine);
 /* Bytes of a score's buffers for each row of its step. */
 uint64_t di_score_row_bytes(const di_config *config, const di_backend *backend);
 
-/* Divides options->memory; host: bytes that are taken beside the context and the weights. It is
- * DI_ERR_MEMORY with needed and allowed bytes when it is too little. */
+/* Divides options->memory, and the device's where it has memory of its own; host: bytes that are
+ * taken beside the context and the weights. It is DI_ERR_MEMORY with needed and allowed bytes when
+ * it is too little. */
 di_status di_engine_divide_memory(const char *path, const di_config *config,
                                   const di_backend *backend, const di_engine_options *options,
                                   const di_context_options *context, uint64_t host,

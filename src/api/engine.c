@@ -9,12 +9,11 @@
 
 #include "api/api_internal.h"
 #include "api/plan.h"
-#include "kernels/queue.h"
 
-enum { MAX_CHUNK = 65536, MAX_SEQUENCES = 4096, MAX_THREADS = 1024, MAX_OUT = 32 };
+enum { MAX_CHUNK = 65536, MAX_SEQUENCES = 4096, MAX_THREADS = 1024, MAX_GPU = 1023, MAX_OUT = 32 };
 
 di_engine_options di_engine_options_defaults(void) {
-    return (di_engine_options){.backend = "cpu",
+    return (di_engine_options){.backend = "auto",
                                .numerics = DI_DEFAULT_NUMERICS,
                                .n_threads = 0,
                                .context = 0,
@@ -29,6 +28,8 @@ di_engine_options di_engine_options_defaults(void) {
                                .steps_ahead = 1,
                                .penalties = true,
                                .memory = 0,
+                               .gpu_device = 0,
+                               .gpu_memory = 0,
                                .progress = NULL,
                                .user = NULL};
 }
@@ -52,33 +53,10 @@ static di_status check_options(const di_engine_options *o, di_error *error) {
     if (o->max_batch == 0) {
         DI_TRY(check_range("n_sequences", o->n_sequences, 1, MAX_SEQUENCES, error));
     }
-    DI_TRY(check_range("steps_ahead", o->steps_ahead, 0, 1, error));
+    DI_TRY(check_range("steps_ahead", o->steps_ahead, -1, 1, error));
+    DI_TRY(check_range("gpu_device", o->gpu_device, 0, MAX_GPU, error));
+    DI_TRY(di_device_check(o, error));
     return check_range("chunk", o->chunk, 1, MAX_CHUNK, error);
-}
-
-static di_status create_device(const di_engine_options *o, di_backend **out, di_error *error) {
-    di_numerics numerics = DI_NUMERICS_FLOAT;
-    if (strcmp(o->numerics, "release") == 0) {
-        numerics = DI_NUMERICS_RELEASE;
-    } else if (strcmp(o->numerics, "float") != 0) {
-        return di_fail(error, DI_ERR_USAGE,
-                       "numerics '%.40s' is unknown; there are float and release", o->numerics);
-    }
-    if (strcmp(o->backend, "ref") == 0) return di_backend_create_ref(numerics, out, error);
-    if (strcmp(o->backend, "cpu") != 0) {
-        return di_fail(error, DI_ERR_USAGE, "backend '%.40s' is unknown; there are cpu and ref",
-                       o->backend);
-    }
-    di_cpu_options cpu = {.n_threads = o->n_threads, .spin = -1, .cpu_mask = ~UINT32_C(0)};
-    return di_backend_create_cpu(numerics, &cpu, out, error);
-}
-
-/* Requests run behind a queue, so that this thread builds the next step while one is computed. */
-static di_status create_backend(const di_engine_options *o, di_backend **out, di_error *error) {
-    di_backend *device;
-    if (o->max_batch == 0) return create_device(o, out, error);
-    DI_TRY(create_device(o, &device, error));
-    return di_backend_create_queue(device, out, error);
 }
 
 static di_status load_config(const char *directory, di_config *config, di_error *error) {
@@ -153,6 +131,7 @@ static void fill_info(di_engine *engine) {
         .context_model = config->max_position_embeddings,
         .state_bytes = engine->info.state_bytes,
         .releases_layers = engine->memory.release_layers,
+        .why = engine->why[0] ? engine->why : NULL,
     };
     for (int64_t i = 0; i < di_checkpoint_count(checkpoint); i++) {
         engine->info.weight_bytes += di_checkpoint_at(checkpoint, i)->bytes;
@@ -169,25 +148,72 @@ static di_status take_host_memory(di_engine *engine, int32_t vocab_size, di_erro
     return di_fail(error, DI_ERR_MEMORY, "out of memory: engine");
 }
 
-static di_status open_model(di_engine *engine, const char *directory, di_error *error) {
-    di_config config;
+/* With the backend that is there. */
+static di_status open_model(di_engine *engine, const char *directory, const di_config *config,
+                            di_error *error) {
     di_context_options context;
     di_engine_options *o = &engine->options;
-    DI_TRY(load_config(directory, &config, error));
-    DI_TRY(create_backend(o, &engine->backend, error));
-    DI_TRY(sequence_options(&config, o, &context, error));
+    DI_TRY(sequence_options(config, o, &context, error));
     di_model_options model = di_model_options_defaults();
     model.progress = o->progress ? load_progress : NULL;
     model.user = engine;
-    if (o->max_batch > 0) return di_engine_open_core(engine, directory, &config, &model, error);
-    DI_TRY(di_engine_divide_memory(directory, &config, engine->backend, o, &context, 0,
+    if (o->max_batch > 0) return di_engine_open_core(engine, directory, config, &model, error);
+    DI_TRY(di_engine_divide_memory(directory, config, engine->backend, o, &context, 0,
                                    &engine->memory, error));
     context.max_bytes = engine->memory.max_bytes;
     model.release_layers = engine->memory.release_layers;
     engine->info.context = context.max_context;
-    engine->info.state_bytes = di_context_plan(&config, engine->backend, &context).total;
+    engine->info.state_bytes = di_context_plan(config, engine->backend, &context).total;
     DI_TRY(di_model_open(directory, engine->backend, &model, &engine->model, error));
     return di_context_create(engine->model, &context, &engine->context, error);
+}
+
+static void close_model(di_engine *engine) {
+    di_engine_close_core(engine);
+    di_context_destroy(engine->context);
+    di_model_close(engine->model);
+    if (engine->backend) engine->backend->destroy(engine->backend);
+    engine->core = NULL;
+    engine->context = NULL;
+    engine->model = NULL;
+    engine->backend = NULL;
+}
+
+static void say_why_gpu(di_engine *engine) {
+    const uint64_t mib = 1 << 20;
+    snprintf(engine->why, sizeof engine->why,
+             "%s: weights %" PRIu64 " MiB and state %" PRIu64 " MiB of %" PRIu64
+             " MiB that may be taken",
+             engine->backend->device, engine->memory.weights / mib, engine->info.state_bytes / mib,
+             engine->backend->device_memory / mib);
+}
+
+/* The GPU, if there is one that this build can use and the model fits it; else the CPU. What is
+ * wrong with the model or the options is so on either. */
+static di_status open_auto(di_engine *engine, const char *directory, const di_config *config,
+                           di_error *error) {
+    di_status status = di_device_create(&engine->options, "cuda", config, &engine->backend, error);
+    bool usable = status == DI_OK;
+    if (usable) status = open_model(engine, directory, config, error);
+    if (status == DI_OK) {
+        say_why_gpu(engine);
+        return DI_OK;
+    }
+    if (usable && status != DI_ERR_MEMORY && status != DI_ERR_UNSUPPORTED) return status;
+    snprintf(engine->why, sizeof engine->why, "%s", di_device_reason(error));
+    close_model(engine);
+    DI_TRY(di_device_create(&engine->options, "cpu", config, &engine->backend, error));
+    return open_model(engine, directory, config, error);
+}
+
+static di_status open_chosen(di_engine *engine, const char *directory, di_error *error) {
+    di_config config;
+    const char *name = engine->options.backend;
+    DI_TRY(load_config(directory, &config, error));
+    if (strcmp(name, "auto") == 0) return open_auto(engine, directory, &config, error);
+    di_status status = di_device_create(&engine->options, name, &config, &engine->backend, error);
+    if (status != DI_OK) return strcmp(name, "cuda") == 0 ? di_device_refuse(error) : status;
+    return open_model(engine, directory, &config, error);
 }
 
 di_status di_engine_open(const char *directory, const di_engine_options *options, di_engine **out,
@@ -200,7 +226,7 @@ di_status di_engine_open(const char *directory, const di_engine_options *options
     if (options->max_batch > 0) engine->options.n_sequences = 0;
     engine->sampling = di_sampling_defaults();
     di_status status;
-    DI_TRY_DONE(open_model(engine, directory, error));
+    DI_TRY_DONE(open_chosen(engine, directory, error));
     int32_t vocab_size = di_model_config(engine->model)->vocab_size;
     DI_TRY_DONE(take_host_memory(engine, vocab_size, error));
     di_sampling_mask(di_model_tokenizer(engine->model), vocab_size, engine->mask);
@@ -218,10 +244,7 @@ done:
 
 void di_engine_close(di_engine *engine) {
     if (!engine) return;
-    di_engine_close_core(engine);
-    di_context_destroy(engine->context);
-    di_model_close(engine->model);
-    if (engine->backend) engine->backend->destroy(engine->backend);
+    close_model(engine);
     free(engine->mask);
     free(engine->rows);
     free(engine->out_rows);

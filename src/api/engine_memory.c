@@ -6,6 +6,9 @@
  * be resident at a time (di_model_released_bytes). The state is taken and written at start, so that
  * nothing grows later. What is left over goes to the buffers of a score, which always has room for
  * one row.
+ *
+ * A device with memory of its own has a bound of its own, for weights and state; what is bounded here
+ * is then the rest, with the Engram tables that stay in host memory.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -65,43 +68,83 @@ static uint64_t machine_bytes(void) {
 
 static uint64_t mib(uint64_t bytes) { return (bytes >> 20) + ((bytes & 0xFFFFF) != 0); }
 
+/* Memory of the device's own holds weights and state, and nothing is given back. */
+static di_status divide_device(const di_config *config, const di_backend *backend,
+                               const di_context_options *context, const di_placement *place,
+                               di_memory_plan *plan, di_error *error) {
+    uint64_t state = di_context_plan(config, backend, context).total;
+    uint64_t allowed = backend->device_memory;
+    if (place->device_bytes > allowed || state > allowed - place->device_bytes) {
+        return di_fail(error, DI_ERR_MEMORY,
+                       "the model does not fit %s: %" PRIu64 " MiB are needed (weights %" PRIu64
+                       " MiB, a context of %" PRId64 " tokens %" PRIu64 " MiB), %" PRIu64
+                       " MiB may be taken; allow more, ask for a smaller context or chunk, or take "
+                       "the cpu backend",
+                       backend->device, mib(place->device_bytes) + mib(state),
+                       mib(place->device_bytes), context->max_context, mib(state), allowed >> 20);
+    }
+    if (place->host_bytes > machine_bytes()) {
+        return di_fail(error, DI_ERR_MEMORY,
+                       "%s reads the Engram tables, %" PRIu64
+                       " MiB, in host memory, and this machine has %" PRIu64
+                       " MiB; the cpu backend reads them from their files",
+                       backend->device, mib(place->host_bytes), machine_bytes() >> 20);
+    }
+    plan->weights = place->device_bytes;
+    plan->max_bytes = allowed - place->device_bytes;
+    return DI_OK;
+}
+
+static di_status too_little(const di_engine_options *options, const di_context_options *context,
+                            uint64_t program, uint64_t host, uint64_t weights, uint64_t state,
+                            di_error *error) {
+    char buffers[80] = "";
+    if (host) {
+        snprintf(buffers, sizeof buffers, "window cache and buffers %" PRIu64 " MiB, ", mib(host));
+    }
+    return di_fail(error, DI_ERR_MEMORY,
+                   "not enough memory: %" PRIu64 " MiB are needed (program and tokenizer %" PRIu64
+                   " MiB, %sweights %" PRIu64 " MiB at a time, a context of %" PRId64
+                   " tokens %" PRIu64 " MiB), %" PRIu64
+                   " MiB are allowed; allow more, or ask for a smaller context%s chunk",
+                   mib(program + host + weights + state), mib(program), buffers, mib(weights),
+                   context->max_context, mib(state), options->memory >> 20,
+                   host ? ", window cache or" : " or");
+}
+
 di_status di_engine_divide_memory(const char *path, const di_config *config,
                                   const di_backend *backend, const di_engine_options *options,
                                   const di_context_options *context, uint64_t host,
                                   di_memory_plan *plan, di_error *error) {
     directory_bytes directory;
-    uint64_t score_row = di_score_row_bytes(config, backend);
-    uint64_t state = di_context_plan(config, backend, context).total + score_row;
+    di_placement place = {0};
+    bool own = backend->device != NULL; /* memory */
+    uint64_t score_row = di_score_row_bytes(config, backend), state = score_row, program, weights;
     DI_TRY(measure_directory(path, &directory, error));
     *plan = (di_memory_plan){.score_rows = context->max_out};
+    if (own) {
+        DI_TRY(di_model_place(config, &place, error));
+        DI_TRY(divide_device(config, backend, context, &place, plan, error));
+    } else {
+        state += di_context_plan(config, backend, context).total;
+    }
     if (options->memory == 0) {
-        plan->release_layers = directory.weights > machine_bytes();
+        plan->release_layers = !own && directory.weights > machine_bytes();
         return DI_OK;
     }
-    uint64_t program, weights = directory.weights;
     DI_TRY(program_bytes(config, &directory, &program, error));
-    program += host;
-    plan->release_layers = program + state + weights > options->memory;
+    /* On their way to the device, weights are read one tensor at a time. */
+    weights = own ? place.host_bytes + place.largest_bytes : directory.weights;
+    plan->release_layers = !own && program + host + state + weights > options->memory;
     if (plan->release_layers) {
         DI_TRY(
             di_model_released_bytes(config, context->max_rows, context->drafts, &weights, error));
     }
-    uint64_t need = program + state + weights;
+    uint64_t need = program + host + state + weights;
     if (need > options->memory) {
-        char buffers[80] = "";
-        if (host) {
-            snprintf(buffers, sizeof buffers, "window cache and buffers %" PRIu64 " MiB, ",
-                     mib(host));
-        }
-        return di_fail(error, DI_ERR_MEMORY,
-                       "not enough memory: %" PRIu64
-                       " MiB are needed (program and tokenizer %" PRIu64 " MiB, %sweights %" PRIu64
-                       " MiB at a time, a context of %" PRId64 " tokens %" PRIu64 " MiB), %" PRIu64
-                       " MiB are allowed; allow more, or ask for a smaller context%s chunk",
-                       mib(need), mib(program - host), buffers, mib(weights), context->max_context,
-                       mib(state), options->memory >> 20, host ? ", window cache or" : " or");
+        return too_little(options, context, program, host, weights, state, error);
     }
-    plan->max_bytes = options->memory - program - weights - score_row;
+    if (!own) plan->max_bytes = options->memory - program - host - weights - score_row;
     uint64_t more_rows = (options->memory - need) / score_row;
     if (more_rows < (uint64_t)context->max_out) plan->score_rows = (int32_t)more_rows + 1;
     if (plan->score_rows > context->max_out) plan->score_rows = context->max_out;

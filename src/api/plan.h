@@ -10,4 +10,24 @@
 di_status di_engine_plan_context(const di_config *config, const di_engine_options *options,
                                  di_context_options *out, di_error *error);
 
+/* What "cuda" would take for a context. */
+typedef struct di_gpu_plan {
+    char device[160];       /* "GPU 0 (NVIDIA H200)" */
+    uint64_t memory;        /* of its memory that may be taken */
+    uint64_t weights;       /* copied into it */
+    uint64_t host_tables;   /* Engram tables that stay in host memory, pinned */
+    di_context_bytes state; /* in device memory */
+    bool fits;              /* weights and state into what may be taken */
+} di_gpu_plan;
+
+/* Of options: backend is not looked at; gpu_device, gpu_memory, numerics are. It fails with the
+ * reason where there is no such GPU (DI_ERR_UNSUPPORTED). */
+di_status di_engine_plan_gpu(const di_config *config, const di_engine_options *options,
+                             const di_context_options *context, di_gpu_plan *out, di_error *error);
+
+/* Of a failure to get a GPU: the message without the name of the backend. */
+const char *di_device_reason(const di_error *error);
+/* The same where it was asked for by name: says what to do. Returns error->status. */
+di_status di_device_refuse(di_error *error);
+
 #endif

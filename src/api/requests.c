@@ -83,7 +83,7 @@ static uint64_t host_bytes(const di_backend *backend, const di_config *config,
     host += (uint64_t)context->max_out * (uint64_t)config->vocab_size * sizeof(float);
     host += sizeof(di_spec_cost);
     if (context->drafts) host += sizeof(di_spec_cost) + sizeof(di_spec_calibration);
-    return host + DI_QUEUE_RING_BYTES;
+    return backend->device ? host : host + DI_QUEUE_RING_BYTES;
 }
 
 /* Where memory is bounded, the pool has the pages of all contexts, or of half of them and so on, but
@@ -111,6 +111,7 @@ di_status di_engine_open_core(di_engine *engine, const char *directory, const di
     DI_TRY(di_engine_core_options(&engine->options, config, &options, error));
     DI_TRY(divide(engine, directory, config, &options, error));
     options.max_bytes = engine->memory.max_bytes;
+    if (options.steps_ahead < 0) options.steps_ahead = engine->backend->device ? 1 : 0;
     model_options.release_layers = engine->memory.release_layers;
     DI_TRY(di_model_open(directory, engine->backend, &model_options, &engine->model, error));
     DI_TRY(di_kv_fingerprint(directory, di_model_checkpoint(engine->model), &fingerprint, error));

@@ -14,7 +14,6 @@
 #include "cli/bench_stat.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
-#include "kernels/cpu/peak.h"
 #include "model/config.h"
 #include "model/synth_memory.h"
 
@@ -34,12 +33,20 @@ typedef struct di_bench_column {
     double scale;     /* what a number is multiplied with to be shown */
 } di_bench_column;
 
+/* Of what computes: NAN where it is not known. */
+typedef struct di_bench_peak {
+    double bytes_per_s; /* read from memory; of a GPU: copied, reads and writes together */
+    double flop_per_s;  /* float32 FMA; of a GPU: bf16 matrix products */
+} di_bench_peak;
+
 typedef struct di_bench {
     const di_args *args;
     const char *directory; /* of the model */
     di_synth_memory *random;
     di_config config;
-    di_cpu_peak peak; /* NAN: not known */
+    const char *backend; /* that computes, "auto" no more */
+    char gpu[160];       /* its name; "": none computes */
+    di_bench_peak peak;
     di_progress loading;
     uint64_t seed;
     int pairs;
@@ -106,6 +113,12 @@ void di_bench_table_end(di_bench *b);
 /* What is being measured, on a terminal as a line that the next output replaces. */
 void di_bench_note(di_bench *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void di_bench_note_end(di_bench *b);
+
+/* ---- What computes: bench_device.c ---- */
+
+/* Chooses the backend for all engines of the run, so that none of them computes elsewhere, and
+ * measures what it can do. Needs b->config. */
+di_status di_bench_device(di_bench *b, di_error *error);
 
 /* ---- Machine and model: bench_facts.c ---- */
 

@@ -59,7 +59,10 @@ static void machine(const di_bench *b, di_buffer *out) {
     if (uname(&system) == 0) put_text(out, "kernel", system.release);
     put_number(out, "memory_bytes",
                (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE));
-    put_number(out, "read_bytes_per_second", b->peak.read_bytes_per_s);
+    put_text(out, "backend", b->backend);
+    put_text(out, "gpu", b->gpu[0] ? b->gpu : NULL);
+    put_number(out, b->gpu[0] ? "copy_bytes_per_second" : "read_bytes_per_second",
+               b->peak.bytes_per_s);
     put_number(out, "flop_per_second", b->peak.flop_per_s);
     di_buffer_putc(out, '}');
 }
@@ -76,6 +79,11 @@ static void model(const di_bench *b, di_buffer *out) {
                      c->vocab_size, c->n_routed_experts, c->num_experts_per_tok, c->sliding_window);
     put_number(out, "max_context", (double)c->max_position_embeddings);
     put_number(out, "weight_bytes", di_bench_weight_bytes(b));
+    di_buffer_puts(out, ", \"engram_rows\": [");
+    for (int32_t i = 0; i < c->n_engram_layers; i++) {
+        di_buffer_printf(out, "%s%" PRId64, i ? ", " : "", c->engram_num_embeddings[i]);
+    }
+    di_buffer_putc(out, ']');
     put_text(out, "directory", b->random ? NULL : b->directory);
     put_text(out, "weights", di_args_text(b->args, DI_OPT_WEIGHTS));
     di_buffer_putc(out, '}');
@@ -101,15 +109,28 @@ void di_bench_facts(const di_bench *b, di_buffer *out) {
     di_buffer_putc(out, '}');
 }
 
+static const char *engram_note(const di_bench *b) {
+    return di_args_given(b->args, DI_OPT_ENGRAM_ROWS) ? ", cut by --engram-rows\n" : "\n";
+}
+
 void di_bench_facts_text(const di_bench *b, di_buffer *out) {
     const di_config *c = &b->config;
     char name[128];
-    processor_name(name);
-    di_buffer_printf(out, "%s, %d threads, reads %.1f GB/s, does %.1f GFLOP/s\n", name,
-                     (int)threads_of(b), b->peak.read_bytes_per_s * 1e-9,
-                     b->peak.flop_per_s * 1e-9);
+    if (b->gpu[0]) {
+        di_buffer_printf(out, "%s, copies %.1f GB/s, does %.1f TFLOP/s of bf16 products\n", b->gpu,
+                         b->peak.bytes_per_s * 1e-9, b->peak.flop_per_s * 1e-12);
+    } else {
+        processor_name(name);
+        di_buffer_printf(out, "%s, %d threads, reads %.1f GB/s, does %.1f GFLOP/s\n", name,
+                         (int)threads_of(b), b->peak.bytes_per_s * 1e-9, b->peak.flop_per_s * 1e-9);
+    }
     di_buffer_printf(out, "%s: %d layers of width %d, %d experts, %.3f GB; %s, %s\n",
                      b->random ? "random weights" : b->directory, c->num_hidden_layers,
                      c->hidden_size, c->n_routed_experts, di_bench_weight_bytes(b) * 1e-9,
-                     di_args_text(b->args, DI_OPT_BACKEND), di_args_text(b->args, DI_OPT_NUMERICS));
+                     b->backend, di_args_text(b->args, DI_OPT_NUMERICS));
+    for (int32_t i = 0; b->random && i < c->n_engram_layers; i++) {
+        di_buffer_printf(out, "%s%" PRId64 " rows%s", i ? ", " : "Engram tables of ",
+                         c->engram_num_embeddings[i],
+                         i + 1 < c->n_engram_layers ? "" : engram_note(b));
+    }
 }

@@ -52,7 +52,7 @@ double di_bench_floor(const di_bench *b, double rows, double outs) {
     double values = 3.0 * c->hidden_size * c->moe_intermediate_size * picked * s.n_layers;
     double bytes = s.dense_bytes + s.expert_bytes * touched + (outs > 0 ? s.head_bytes : 0);
     double flops = 2 * ((s.dense_values + values) * rows + s.head_values * outs);
-    double memory = bytes / b->peak.read_bytes_per_s, compute = flops / b->peak.flop_per_s;
+    double memory = bytes / b->peak.bytes_per_s, compute = flops / b->peak.flop_per_s;
     return memory > compute ? memory : compute;
 }
 

@@ -25,6 +25,7 @@ di_status di_bench_open(di_bench *b, const di_bench_engine *settings, di_engine 
     di_engine_options o;
     *out = NULL;
     di_args_engine_options(b->args, &b->loading, &o);
+    o.backend = b->backend;
     o.max_batch = (int32_t)settings->max_batch;
     if (!di_args_given(b->args, DI_OPT_CONTEXT)) {
         o.context = settings->context;

@@ -73,6 +73,8 @@ typedef enum di_option_id {
     DI_OPT_NUMERICS,
     DI_OPT_THREADS,
     DI_OPT_MEMORY,
+    DI_OPT_GPU_MEMORY,
+    DI_OPT_GPU_DEVICE,
     DI_OPT_CONTEXT,
     DI_OPT_CHUNK,
     DI_OPT_BATCH,
@@ -176,13 +178,11 @@ typedef struct di_option {
     const char *default_value; /* as it would be written ("yes"/"no" for SWITCH); NULL: none */
     const char *default_note;  /* what happens without it, in words; NULL: default_value says it */
     uint32_t verbs;            /* bits: DI_VERB_BIT(id) of the verbs that take it */
-    uint64_t conflicts; /* bits: DI_OPTION_BIT(id) of those that would mean nothing with it */
-    const char *help;   /* a sentence or two with full stop */
+    const char *conflicts;     /* "a|b": options that would mean nothing with it; or NULL */
+    const char *help;          /* a sentence or two with full stop */
 } di_option;
 
 #define DI_VERB_BIT(id) (1u << (unsigned)(id))
-#define DI_OPTION_BIT(id) (UINT64_C(1) << (unsigned)(id))
-_Static_assert(DI_N_OPTIONS <= 64, "an option is a bit of 64");
 
 extern const di_option di_options[DI_N_OPTIONS];
 
@@ -222,7 +222,7 @@ bool di_option_is_taken(const di_verb *verb, const di_option *option);
 bool di_option_has_value(const di_option *option); /* not so for FLAG and SWITCH */
 /* The option of that name that the verb takes, or NULL. */
 const di_option *di_option_find(const di_verb *verb, const char *name);
-/* "a whole number from 1 to 1024", "one of cpu, ref": what a value of this option looks like. */
+/* "a whole number from 1 to 1024", "one of float, release": what a value of this option looks like. */
 void di_option_describe(const di_option *option, di_buffer *out);
 
 bool di_args_given(const di_args *args, di_option_id id);

@@ -1,6 +1,5 @@
 /* bench: how fast a model runs here. The scenarios are in bench_*.c. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,24 +167,15 @@ static di_status find_model(di_bench *b, di_error *error) {
     return di_config_load(path, &b->config, error);
 }
 
-/* Where the peak cannot be measured, ratios to it are left out. */
-static void measure_machine(di_bench *b) {
-    di_error ignored;
-    int32_t threads = (int32_t)di_args_int(b->args, DI_OPT_THREADS);
-    di_bench_note(b, "measuring the machine");
-    if (di_cpu_peak_measure(threads, &b->peak, &ignored) != DI_OK) {
-        b->peak = (di_cpu_peak){NAN, NAN};
-    }
-    di_bench_note_end(b);
-}
-
 /* ---- The run ---- */
 
-/* What this model or build cannot do is left out of a list that was not made for it. */
+/* What this model or build cannot do, or has no memory for, is left out of a list that was not made
+ * for it. */
 static di_status run_one(di_bench *b, int i, bool forgiving, di_error *error) {
     di_status status = scenarios[i].run(b, error);
     if (b->columns) di_bench_table_end(b);
-    if (status != DI_ERR_UNSUPPORTED || !forgiving) return status;
+    bool cannot = status == DI_ERR_UNSUPPORTED || status == DI_ERR_MEMORY;
+    if (!cannot || !forgiving) return status;
     if (!b->quiet) fprintf(stderr, "left out: %s\n", error->message);
     di_buffer_printf(&b->left_out,
                      "%s{\"scenario\": \"%s\", \"why\": ", b->left_out.size > 0 ? ", " : "",
@@ -237,7 +227,7 @@ static di_status run_bench(di_bench *b, di_error *error) {
     DI_TRY(read_lists(b, error));
     DI_TRY(di_bench_check_rates(b, error));
     DI_TRY(find_model(b, error));
-    measure_machine(b);
+    DI_TRY(di_bench_device(b, error));
     if (!b->json) DI_TRY(print_head(b, error));
     di_status status = run_all(b, chosen, forgiving, error);
     if (!b->json) return status;

@@ -39,15 +39,26 @@ static di_status open_subject(di_inspect_subject *s, bool deep, di_error *error)
 
 /* The fast path's sizes where this machine has it; those of the twins when it has not and nobody
  * asked for it. */
-static di_status create_backend(const di_args *args, const di_engine_options *o, di_backend **out,
-                                di_error *error) {
+static di_status create_host(const di_engine_options *o, di_backend **out, di_error *error) {
     const di_numerics numerics =
         strcmp(o->numerics, "float") == 0 ? DI_NUMERICS_FLOAT : DI_NUMERICS_RELEASE;
     if (strcmp(o->backend, "ref") == 0) return di_backend_create_ref(numerics, out, error);
     di_cpu_options cpu = {.n_threads = o->n_threads, .spin = 0, .cpu_mask = ~0u};
     di_status status = di_backend_create_cpu(numerics, &cpu, out, error);
-    if (status != DI_ERR_UNSUPPORTED || di_args_given(args, DI_OPT_BACKEND)) return status;
+    if (status != DI_ERR_UNSUPPORTED || strcmp(o->backend, "auto") != 0) return status;
     return di_backend_create_ref(numerics, out, error);
+}
+
+/* The GPU's plan where it was asked for or may be taken. */
+static di_status plan_gpu(di_inspect_subject *s, const di_engine_options *o, di_error *error) {
+    bool chosen = strcmp(o->backend, "cuda") == 0;
+    if (!chosen && strcmp(o->backend, "auto") != 0) return DI_OK;
+    di_status status = di_engine_plan_gpu(&s->config, o, &s->context, &s->gpu, error);
+    s->has_gpu = status == DI_OK;
+    if (s->has_gpu) return DI_OK;
+    if (chosen) return di_device_refuse(error);
+    snprintf(s->no_gpu, sizeof s->no_gpu, "%s", di_device_reason(error));
+    return DI_OK;
 }
 
 /* What an engine with these options would take: its own plan, so that the two cannot disagree. */
@@ -56,11 +67,17 @@ static di_status plan_state(const di_args *args, di_inspect_subject *s, di_error
     di_engine_options o = di_engine_options_defaults();
     di_args_machine(args, &o);
     o.max_batch = (int32_t)di_args_int(args, DI_OPT_BATCH);
+    s->numerics = o.numerics;
     DI_TRY(di_engine_plan_context(&s->config, &o, &s->context, error));
-    DI_TRY(create_backend(args, &o, &backend, error));
+    DI_TRY(plan_gpu(s, &o, error));
+    if (s->has_gpu && (s->gpu.fits || strcmp(o.backend, "cuda") == 0)) {
+        s->backend = "cuda";
+        s->state = s->gpu.state;
+        return DI_OK;
+    }
+    DI_TRY(create_host(&o, &backend, error));
     di_status status = di_inspect_state(&s->config, backend, &s->context, &s->state, error);
     s->backend = backend->name;
-    s->numerics = o.numerics;
     backend->destroy(backend);
     return status;
 }

@@ -9,6 +9,8 @@ void di_args_machine(const di_args *args, di_engine_options *out) {
     out->backend = di_args_text(args, DI_OPT_BACKEND);
     out->numerics = di_args_text(args, DI_OPT_NUMERICS);
     out->n_threads = (int32_t)di_args_int(args, DI_OPT_THREADS);
+    out->gpu_device = (int32_t)di_args_int(args, DI_OPT_GPU_DEVICE);
+    out->gpu_memory = di_args_unsigned(args, DI_OPT_GPU_MEMORY);
     out->chunk = (int32_t)di_args_int(args, DI_OPT_CHUNK);
     if (di_args_given(args, DI_OPT_CONTEXT)) out->context = di_args_int(args, DI_OPT_CONTEXT);
     if (di_args_given(args, DI_OPT_SPEC)) out->spec = di_args_text(args, DI_OPT_SPEC);
@@ -41,15 +43,26 @@ void di_args_engine_options(const di_args *args, di_progress *progress, di_engin
         options.replay = di_args_text(args, DI_OPT_REPLAY);
         options.prefix_cache = strcmp(di_args_text(args, DI_OPT_PREFIX_CACHE), "on") == 0;
         options.window_cache = window_cache(args, options.memory);
-        /* A single answer gains nothing by steps ahead (measured on the CPU), and the one that runs
+        /* On the CPU a single answer gains nothing by steps ahead (measured), and the one that runs
          * past its end would be waited for, at the end and after Ctrl-C. */
         if (args->verb->id == DI_VERB_RUN || args->verb->id == DI_VERB_CHAT)
-            options.steps_ahead = 0;
+            options.steps_ahead = -1;
     }
     options.progress = di_progress_report;
     options.user = progress;
     progress->quiet = di_args_flag(args, DI_OPT_QUIET);
     *out = options;
+}
+
+/* Once, however many engines there are, as long as it is the same. */
+void di_say_backend(const char *backend, const char *why, bool quiet) {
+    static char said[512];
+    char line[sizeof said];
+    if (!why || quiet) return;
+    snprintf(line, sizeof line, "backend: %s (%s)", backend, why);
+    if (strcmp(line, said) == 0) return;
+    memcpy(said, line, sizeof said);
+    fprintf(stderr, "%s\n", line);
 }
 
 di_status di_args_open_engine(const di_args *args, const char *directory, di_progress *progress,
@@ -58,7 +71,10 @@ di_status di_args_open_engine(const di_args *args, const char *directory, di_pro
     di_args_engine_options(args, progress, &options);
     di_status status = di_engine_open(directory, &options, out, error);
     di_progress_end(progress);
-    return status;
+    if (status != DI_OK) return status;
+    di_engine_info info = di_engine_get_info(*out);
+    di_say_backend(info.backend, info.why, progress->quiet);
+    return DI_OK;
 }
 
 di_status di_engine_need_tokenizer(const di_engine *engine, const char *directory,

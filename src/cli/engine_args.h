@@ -13,8 +13,11 @@ void di_args_machine(const di_args *args, di_engine_options *out);
 /* The machine options of the verb; progress goes to *progress. */
 void di_args_engine_options(const di_args *args, di_progress *progress, di_engine_options *out);
 
+/* Says on stderr which backend was taken where nobody chose, and why; not for why NULL. */
+void di_say_backend(const char *backend, const char *why, bool quiet);
+
 /* Opens the model with the machine options of the verb; progress goes to *progress, which must
- * outlive the engine. */
+ * outlive the engine. What backend was taken by itself is said. */
 di_status di_args_open_engine(const di_args *args, const char *directory, di_progress *progress,
                               di_engine **out, di_error *error);
 

@@ -127,16 +127,17 @@ static di_status write_groups(const di_eval_report *r, size_t index, bool text, 
     return DI_OK;
 }
 
-/* What may change answers. context 0: not known yet, or the model's own. */
-static void write_machine(const di_args *args, int64_t context, di_buffer *out) {
+/* What may change answers. backend NULL, context 0: not known yet; the option, the model's own. */
+static void write_machine(const di_args *args, const char *backend, int64_t context,
+                          di_buffer *out) {
     static const struct {
         const char *key;
         di_option_id option;
-    } texts[] = {{"backend", DI_OPT_BACKEND},
-                 {"numerics", DI_OPT_NUMERICS},
+    } texts[] = {{"numerics", DI_OPT_NUMERICS},
                  {"replay", DI_OPT_REPLAY},
                  {"spec", DI_OPT_SPEC}, /* null: the library's choice */
                  {"spec_sampling", DI_OPT_SPEC_SAMPLING}};
+    write_string(out, "backend", backend ? backend : di_args_text(args, DI_OPT_BACKEND));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         write_string(out, texts[i].key, di_args_text(args, texts[i].option));
     }
@@ -153,7 +154,7 @@ static void write_options(const di_eval_report *r, di_buffer *out) {
                      di_args_unsigned(r->args, DI_OPT_SEED));
     write_number(out, "temperature", di_args_real(r->args, DI_OPT_TEMPERATURE));
     di_buffer_printf(out, ", \"max_tokens\": %" PRId64, r->max_tokens);
-    write_machine(r->args, di_args_int(r->args, DI_OPT_CONTEXT), out);
+    write_machine(r->args, NULL, di_args_int(r->args, DI_OPT_CONTEXT), out);
     di_buffer_putc(out, '}');
 }
 
@@ -162,7 +163,7 @@ static di_status write_run(const di_eval_report *r, size_t index, di_buffer *out
     const char *name = run->setting->name;
     di_buffer_puts(out, index ? ", {\"setting\": " : "{\"setting\": ");
     di_lossy_write(out, name, strlen(name));
-    write_machine(&run->setting->args, run->context, out);
+    write_machine(&run->setting->args, run->backend, run->context, out);
     di_buffer_puts(out, ", \"tasks\": [");
     DI_TRY(write_groups(r, index, false, out, error));
     di_buffer_puts(out, "], \"all_tasks\": ");

@@ -278,6 +278,7 @@ static di_status open_pass(pass *p, di_progress *loading, di_error *error) {
     p->bos_token = info.bos_token;
     p->eos_token = info.eos_token;
     p->run->context = info.context;
+    p->run->backend = info.backend;
     /* The likeliest tokens are what they are; samples are the model's way of sampling. */
     bool greedy = p->options->temperature == 0;
     p->sampling = greedy ? di_sampling_defaults() : di_engine_sampling(p->engine);

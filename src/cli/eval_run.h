@@ -26,6 +26,7 @@ typedef struct di_eval_run {
     di_eval_result *results; /* [set->n_items]; NULL: the run was not begun */
     size_t n_items, n_done;
     int64_t context;                      /* tokens of the longest sequence, as the engine has it */
+    const char *backend;                  /* what computed */
     double seconds;                       /* of the work, without loading */
     int64_t n_prompt, n_cached, n_answer; /* tokens of what is done; of a text none is an answer */
     int64_t n_tokens;                     /* sampled or scored so far */

@@ -59,6 +59,25 @@ static void json_need(const di_inspect_subject *s, di_buffer *out) {
                      s->found.resident_bytes, s->found.released_bytes);
 }
 
+/* null: no GPU was asked for, or there is none, for "no_gpu". */
+static void json_gpu(const di_inspect_subject *s, di_buffer *out) {
+    const di_gpu_plan *g = &s->gpu;
+    di_buffer_puts(out, ", \"gpu\": ");
+    if (!s->has_gpu) {
+        di_buffer_puts(out, "null, \"no_gpu\": ");
+        if (!s->no_gpu[0]) di_buffer_puts(out, "null");
+        if (s->no_gpu[0]) di_lossy_write(out, s->no_gpu, strlen(s->no_gpu));
+        return;
+    }
+    di_buffer_puts(out, "{\"device\": ");
+    di_lossy_write(out, g->device, strlen(g->device));
+    di_buffer_printf(out,
+                     ", \"memory\": %" PRIu64 ", \"weights\": %" PRIu64 ", \"state\": %" PRIu64
+                     ", \"host_tables\": %" PRIu64 ", \"fits\": %s}",
+                     g->memory, g->weights, g->state.total, g->host_tables,
+                     g->fits ? "true" : "false");
+}
+
 void di_inspect_json(const di_inspect_subject *s, di_buffer *out) {
     const di_inspect *f = &s->found;
     di_buffer_puts(out, "{\"model\": ");
@@ -76,5 +95,6 @@ void di_inspect_json(const di_inspect_subject *s, di_buffer *out) {
     json_kinds(s, out);
     json_layers(s, out);
     json_need(s, out);
+    json_gpu(s, out);
     di_buffer_puts(out, "}\n");
 }

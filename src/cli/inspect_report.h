@@ -2,6 +2,7 @@
 #ifndef DI_CLI_INSPECT_REPORT_H
 #define DI_CLI_INSPECT_REPORT_H
 
+#include "api/plan.h"
 #include "base/buffer.h"
 #include "model/inspect.h"
 
@@ -13,6 +14,9 @@ typedef struct di_inspect_subject {
     di_context_options context; /* what is planned, on this backend */
     const char *backend, *numerics;
     di_context_bytes state;
+    bool has_gpu; /* and what it would take; else why there is none, "" where nobody asked */
+    di_gpu_plan gpu;
+    char no_gpu[256];
 } di_inspect_subject;
 
 /* Pages of the pool; each has di_config_page_bytes. */

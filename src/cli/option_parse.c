@@ -345,7 +345,8 @@ static di_status check_positional(const di_args *args, di_error *error) {
 static di_status check_conflicts(const di_args *args, di_error *error) {
     for (int i = 0; i < DI_N_OPTIONS; i++) {
         for (int j = 0; args->values[i].given && j < DI_N_OPTIONS; j++) {
-            if (!args->values[j].given || !(di_options[i].conflicts & DI_OPTION_BIT(j))) continue;
+            if (!args->values[j].given) continue;
+            if (!in_choices(di_options[i].conflicts, di_options[j].name)) continue;
             return di_fail(error, DI_ERR_USAGE, "--%s means nothing with --%s; leave out one",
                            di_options[j].name, di_options[i].name);
         }

@@ -22,9 +22,12 @@
 /* clang-format off */
 const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_BACKEND] = {.name = "backend", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
-        .value = "NAME", .choices = "cpu|ref", .default_value = "cpu", .verbs = NETWORK | INSPECT,
-        .help = "What computes: cpu is the fast path (AVX2), ref the scalar twins in double "
-                "precision, which define the results and are very slow."},
+        .value = "NAME", .choices = "auto|cpu|cuda|ref", .default_value = "auto",
+        .verbs = NETWORK | INSPECT,
+        .help = "What computes: cpu is the fast path (AVX2), cuda a GPU (Hopper or later), ref the "
+                "scalar twins in double precision, which define the results and are very slow. auto "
+                "takes the GPU where there is one that this build can use and the model fits it, "
+                "else cpu, and says on stderr which and why."},
     [DI_OPT_NUMERICS] = {.name = "numerics", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
         .value = "NAME", .choices = "float|release", .default_value = DI_DEFAULT_NUMERICS,
         .verbs = NETWORK | INSPECT,
@@ -38,7 +41,17 @@ const di_option di_options[DI_N_OPTIONS] = {
         .value = "BYTES", .min = 1048576, .max = 1125899906842624.0,
         .default_note = "no bound", .verbs = NETWORK,
         .help = "Upper bound of memory, weights included. Taken at start and kept; weights that do "
-                "not fit beside the rest are read again layer by layer."},
+                "not fit beside the rest are read again layer by layer. With a GPU: of host memory, "
+                "without what the driver takes."},
+    [DI_OPT_GPU_MEMORY] = {.name = "gpu-memory", .type = DI_TYPE_SIZE, .group = DI_GROUP_MACHINE,
+        .value = "BYTES", .min = 1048576, .max = 1125899906842624.0,
+        .default_note = "what is free, less 512M or 1 % of the GPU's, whichever is more",
+        .verbs = NETWORK | INSPECT,
+        .help = "Upper bound of the GPU's memory: weights, state and workspace. Engram tables that "
+                "are larger than every other tensor stay in host memory."},
+    [DI_OPT_GPU_DEVICE] = {.name = "gpu-device", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
+        .value = "N", .min = 0, .max = 1023, .default_value = "0", .verbs = NETWORK | INSPECT,
+        .help = "Which GPU, by the number that CUDA gives it."},
     [DI_OPT_CONTEXT] = {.name = "context", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
         .value = "N", .unit = "tokens", .min = 1, .max = 1073741824.0,
         .default_note = "the model's, at most 32768; bench: what a measurement needs",
@@ -112,8 +125,7 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "How thoroughly to think: minimal or low (50), medium, high or xhigh (75), max or "
                 "ultra (100), or a number from 1 to 100; none turns thinking off."},
     [DI_OPT_RAW] = {.name = "raw", .type = DI_TYPE_FLAG, .group = DI_GROUP_PROMPT, .verbs = RUN,
-        .conflicts = DI_OPTION_BIT(DI_OPT_SYSTEM) | DI_OPTION_BIT(DI_OPT_THINKING) |
-                     DI_OPTION_BIT(DI_OPT_EFFORT),
+        .conflicts = "system|thinking|effort",
         .help = "The prompt is rendered already: no chat template, only the begin token is put "
                 "first if it is missing. The output is printed as it comes."},
     [DI_OPT_MATCH_ADDED] = {.name = "match-added", .type = DI_TYPE_SWITCH,
@@ -223,7 +235,7 @@ const di_option di_options[DI_N_OPTIONS] = {
 
     [DI_OPT_IDS] = {.name = "ids", .type = DI_TYPE_FILE, .group = DI_GROUP_PROMPT,
         .value = "FILE", .default_note = "the text is an argument", .verbs = SCORE,
-        .conflicts = DI_OPTION_BIT(DI_OPT_MATCH_ADDED),
+        .conflicts = "match-added",
         .help = "Score the token ids in FILE, separated by white space, as they are: no begin "
                 "token is added. - reads stdin."},
     [DI_OPT_LOGITS] = {.name = "logits", .type = DI_TYPE_FILE, .group = DI_GROUP_OUTPUT,
@@ -234,11 +246,11 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Write the residual streams after each layer: float32 [layers, positions, "
                 "streams, hidden]."},
     [DI_OPT_DECODE] = {.name = "decode", .type = DI_TYPE_FLAG, .group = DI_GROUP_PROMPT,
-        .verbs = TOKENIZE, .conflicts = DI_OPTION_BIT(DI_OPT_MATCH_ADDED),
+        .verbs = TOKENIZE, .conflicts = "match-added",
         .help = "The other way round: the argument holds token ids, separated by white space or "
                 "commas, and their text is printed."},
     [DI_OPT_MAN] = {.name = "man", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT, .verbs = HELP,
-        .conflicts = DI_OPTION_BIT(DI_OPT_COMPLETION),
+        .conflicts = "completion",
         .help = "Print the manual page as roff, for man -l."},
     [DI_OPT_COMPLETION] = {.name = "completion", .type = DI_TYPE_CHOICE, .group = DI_GROUP_OUTPUT,
         .value = "SHELL", .choices = "bash|zsh|fish", .default_note = "none", .verbs = HELP,

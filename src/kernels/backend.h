@@ -33,7 +33,7 @@ di_limits di_limits_join(const di_limits *a, const di_limits *b);
 typedef struct di_backend di_backend;
 
 #define DI_BIND_ALIGN UINT64_C(256)
-#define DI_BIND_SLAB_BYTES (UINT64_C(64) << 20)
+#define DI_BIND_SLAB_BYTES (UINT64_C(256) << 20)
 
 struct di_backend {
     const char *name;
@@ -61,7 +61,7 @@ struct di_backend {
 
     /* Makes host bytes that stay valid and unchanged (mapped weights) readable by operations: in
      * place where the device sees host memory, else a copy. Undone by destroy. Copies take
-     * multiples of DI_BIND_ALIGN bytes, those of at most half of a slab in slabs. */
+     * multiples of DI_BIND_ALIGN bytes, those of at most an eighth of a slab in slabs. */
     di_status (*bind)(di_backend *backend, const void *host, uint64_t size, const char *what,
                       di_ptr *out, di_error *error);
 

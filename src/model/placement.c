@@ -31,7 +31,7 @@ static di_status add_tensor(void *user, const di_tensor_spec *spec, di_error *er
     uint64_t room = (bytes + DI_BIND_ALIGN - 1) / DI_BIND_ALIGN * DI_BIND_ALIGN;
     if (s->out->host_from > 0 && bytes >= s->out->host_from) {
         s->out->host_bytes += bytes;
-    } else if (room > DI_BIND_SLAB_BYTES / 2) {
+    } else if (room > DI_BIND_SLAB_BYTES / 8) {
         s->out->device_bytes += room;
     } else {
         if (room > s->slab_left) {

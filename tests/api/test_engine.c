@@ -32,7 +32,7 @@ static void test_options(void **state) {
     (void)state;
     di_engine_options o = di_engine_options_defaults();
     o.backend = "gpu";
-    refuses(TINY, &o, DI_ERR_USAGE, "backend 'gpu' is unknown; there are cpu and ref");
+    refuses(TINY, &o, DI_ERR_USAGE, "backend 'gpu' is unknown; there are auto, cpu, cuda and ref");
     o = di_engine_options_defaults();
     o.numerics = "exact";
     refuses(TINY, &o, DI_ERR_USAGE, "numerics 'exact' is unknown; there are float and release");

@@ -18,7 +18,7 @@ static void near(double x, double want) {
 static di_bench tiny(double bytes, double flops) {
     size_t size;
     di_error error;
-    di_bench b = {.peak = {.read_bytes_per_s = bytes, .flop_per_s = flops}};
+    di_bench b = {.peak = {.bytes_per_s = bytes, .flop_per_s = flops}};
     const char *json = di_config_builtin("tiny", &size);
     assert_non_null(json);
     if (di_config_parse(json, size, "tiny", &b.config, &error) != DI_OK) {

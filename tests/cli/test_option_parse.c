@@ -43,11 +43,16 @@ static void test_rows_are_complete(void **state) {
         assert_true(is_number(o) == (o->min < o->max));
         if (di_option_has_value(o)) assert_true(o->default_value || o->default_note);
         if (o->type == DI_TYPE_SWITCH) assert_non_null(o->default_value);
-        for (int j = 0; j < DI_N_OPTIONS;
-             j++) { /* no contradiction without a verb that takes both */
-            if (!(o->conflicts & DI_OPTION_BIT(j))) continue;
+        int n_named = 0, n_found = 0;
+        for (const char *c = o->conflicts; c; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL) {
+            n_named++;
+        }
+        for (int j = 0; j < DI_N_OPTIONS; j++) {
+            if (!in_choices(o->conflicts, di_options[j].name)) continue;
+            n_found++; /* no contradiction without a verb that takes both */
             assert_true(j != i && (o->verbs & di_options[j].verbs) != 0);
         }
+        assert_int_equal(n_found, n_named);
     }
 }
 
@@ -133,7 +138,7 @@ static void test_defaults(void **state) {
     di_args args;
     di_error error;
     assert_int_equal(parse(&run_verb, 2, argv, &args, &error), DI_OK);
-    assert_string_equal(di_args_text(&args, DI_OPT_BACKEND), "cpu");
+    assert_string_equal(di_args_text(&args, DI_OPT_BACKEND), "auto");
     assert_int_equal(di_args_int(&args, DI_OPT_CHUNK), 256);
     assert_int_equal(di_args_unsigned(&args, DI_OPT_MEMORY), 0);
     assert_true(di_args_flag(&args, DI_OPT_THINKING));
@@ -240,8 +245,8 @@ static const refusal refusals[] = {
     {&run_verb,
      {"m", "--memory", "lots"},
      "--memory: 'lots' is not a number of bytes from 1M to 1024T, such as 8G"},
-    {&run_verb, {"m", "--backend", "gpu"}, "--backend: 'gpu' is not one of cpu, ref"},
-    {&run_verb, {"m", "--backend", "cp"}, "--backend: 'cp' is not one of cpu, ref"},
+    {&run_verb, {"m", "--backend", "gpu"}, "--backend: 'gpu' is not one of auto, cpu, cuda, ref"},
+    {&run_verb, {"m", "--backend", "cp"}, "--backend: 'cp' is not one of auto, cpu, cuda, ref"},
     {&run_verb, {"m", "--numerics=", "x"}, "--numerics: '' is not one of float, release"},
     {&run_verb,
      {"m", "x", "--seed"},

@@ -350,7 +350,7 @@ static void test_document(void **state) {
     assert_true(number(given, "temperature") == 0.5);
     assert_true(number(given, "max_tokens") == 9);
     assert_true(number(given, "context") == 2560);
-    assert_string_equal(text_at(given, "backend"), "cpu");
+    assert_string_equal(text_at(given, "backend"), "auto");
     assert_string_equal(text_at(given, "numerics"), "release");
     free(options);
     r = program_run("eval models/demo --tasks facts --limit 1 --json -q "

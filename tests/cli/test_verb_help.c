@@ -223,7 +223,7 @@ static void test_bash_completes(void **state) {
     offers("tok", 1, "tokenize");
     offers("run --temp", 2, "--temperature");
     offers("run m --no-", 3, "--no-thinking,--no-match-added");
-    offers("run m --backend \"\"", 4, "cpu,ref");
+    offers("run m --backend \"\"", 4, "auto,cpu,cuda,ref");
     offers("score m --numerics re", 4, "release");
     offers("tokenize --temp", 2, "");
     offers("help sc", 2, "score");

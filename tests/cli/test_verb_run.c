@@ -68,6 +68,37 @@ static void test_limits_of_the_answer(void **state) {
                                    "\"completion_tokens\": 8}"));
 }
 
+/* Which and why, where nobody chose and somebody listens. */
+static void test_backend_on_stderr(void **state) {
+    (void)state;
+    const char *prompt = "--max-tokens 1 'What is 12 + 13?'";
+    char command[200];
+    snprintf(command, sizeof command, RUN "--seed 5 %s", prompt);
+    const program_result *r = program_run(command, NULL);
+    assert_int_equal(r->code, 0);
+    assert_non_null(r->backend);
+    assert_true(strncmp(r->backend, "backend: cpu (", 14) == 0 ||
+                strncmp(r->backend, "backend: cuda (GPU 0 (", 22) == 0);
+    static const char *const silent[] = {"-q", "--backend cpu"};
+    for (size_t i = 0; i < sizeof silent / sizeof *silent; i++) {
+        snprintf(command, sizeof command, RUN "%s --seed 5 %s", silent[i], prompt);
+        r = program_run(command, NULL);
+        assert_int_equal(r->code, 0);
+        assert_null(r->backend);
+    }
+    snprintf(command, sizeof command, RUN "--gpu-device 1000 %s", prompt); /* nobody has so many */
+    r = program_run(command, NULL);
+    assert_int_equal(r->code, 0);
+    assert_true(strncmp(r->backend, "backend: cpu (", 14) == 0);
+    snprintf(command, sizeof command, RUN "--backend cuda --gpu-device 1000 %s", prompt);
+    r = program_run(command, NULL);
+    assert_int_equal(r->code, 1);
+    assert_string_equal(r->out, "");
+    const char *advice = "; the backends auto and cpu do without one\n";
+    assert_int_equal(strncmp(r->error, "deepinfer run: cuda backend: ", 29), 0);
+    assert_string_equal(r->error + strlen(r->error) - strlen(advice), advice);
+}
+
 static void test_speeds_on_stderr(void **state) {
     (void)state;
     unsigned n_prompt, n_answer;
@@ -294,10 +325,11 @@ static void check_signal(int signal_number, int code) {
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), code);
-    char text[400] = "";
+    char text[600] = "";
     rewind(error);
     assert_true(fread(text, 1, sizeof text - 1, error) > 0);
-    assert_int_equal(strncmp(text, "prompt: ", 8), 0);
+    assert_int_equal(strncmp(text, "backend: ", 9), 0);
+    assert_non_null(strstr(text, ")\nprompt: "));
     assert_non_null(strstr(text, "\ndeepinfer run: interrupted\n"));
     assert_int_equal(lseek(fileno(out), -1, SEEK_END) > 0, 1);
     char last;
@@ -400,6 +432,7 @@ int main(void) {
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_raw_prompts),
         cmocka_unit_test(test_limits_of_the_answer),
+        cmocka_unit_test(test_backend_on_stderr),
         cmocka_unit_test(test_speeds_on_stderr),
         cmocka_unit_test(test_speculation),
         cmocka_unit_test(test_options_of_the_cache),

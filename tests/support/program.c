@@ -46,6 +46,21 @@ static void become(const char *command, int in, int out, int error) {
     _exit(125);
 }
 
+/* Cuts the first line that begins so out of the text; the caller frees it. */
+static char *take_line(char *text, const char *begin) {
+    char *at = strncmp(text, begin, strlen(begin)) == 0 ? text : NULL;
+    for (char *end = text; !at && (end = strchr(end, '\n')) != NULL;) {
+        if (strncmp(++end, begin, strlen(begin)) == 0) at = end;
+    }
+    if (!at) return NULL;
+    size_t n = strcspn(at, "\n");
+    char *line = strndup(at, n);
+    assert_non_null(line);
+    n += at[n] == '\n';
+    memmove(at, at + n, strlen(at + n) + 1);
+    return line;
+}
+
 const program_result *program_run(const char *command, const char *input) {
     FILE *in = scratch(), *out = scratch(), *error = scratch();
     fputs(input ? input : "", in);
@@ -58,9 +73,11 @@ const program_result *program_run(const char *command, const char *input) {
     assert_int_equal(waitpid(child, &status, 0), child);
     free(result.out);
     free(result.error);
+    free(result.backend);
     size_t error_size;
     result.out = contents(out, &result.out_size);
     result.error = contents(error, &error_size);
+    result.backend = take_line(result.error, "backend: ");
     result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     fclose(in);
     if (result.code == 124) fail_msg("deepinfer %s: did not end", command);

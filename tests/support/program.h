@@ -8,6 +8,9 @@
 typedef struct program_result {
     int code;          /* exit code; 128 + signal when it was killed */
     char *out, *error; /* NUL-terminated */
+    /* The line on stderr that says what computes, "backend: cpu (...)", which is not in `error`:
+     * what it says depends on the machine. NULL: there was none. */
+    char *backend;
     size_t out_size;
 } program_result;
 

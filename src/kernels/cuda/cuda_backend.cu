@@ -172,7 +172,7 @@ static di_status bind(di_backend *backend, const void *host, uint64_t size, cons
     if (size == 0) return DI_OK;
     if (self->host_from > 0 && size >= self->host_from)
         return bind_host(self, host, size, what, out, error);
-    if (room > SLAB_BYTES / 2) {
+    if (room > SLAB_BYTES / 8) {
         DI_TRY(take(self, room, what, &memory, error));
     } else {
         if (room > self->slab_left) {
