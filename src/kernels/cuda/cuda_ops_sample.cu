@@ -24,10 +24,11 @@ static __global__ __launch_bounds__(LOGIT_THREADS) void sample_kernel(di_sample_
                     ? DI_NO_TOKEN
                     : draw(x, args.vocab, noise_of(args, i, row), static_cast<int64_t>(pos) + 1);
         }
-        float logprob = log_softmax(logits, args.vocab, token);
+        bool wanted = !cuda_none(args.logprob);
+        float logprob = wanted ? log_softmax(logits, args.vocab, token) : 0;
         if (threadIdx.x == 0) {
             cuda_at<int32_t>(args.token)[i] = token;
-            cuda_at<float>(args.logprob)[i] = logprob;
+            if (wanted) cuda_at<float>(args.logprob)[i] = logprob;
         }
     }
 }
