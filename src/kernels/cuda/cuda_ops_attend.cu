@@ -1,4 +1,5 @@
 /* Queries and window keys, attention over a list, its output projection (model.md 3.6). */
+#include "kernels/cuda/attend_pair.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/weights.cuh"
 
@@ -307,11 +308,37 @@ static float score_scale(int32_t dim) {
     return static_cast<float>(1 / sqrt(static_cast<double>(dim)));
 }
 
+/* A block's shared memory at most. */
+static constexpr size_t SHARED_MOST = 227 * 1024;
+
+/* Whether a block of compute capability 9.0 has room for the list (attend_pair.cuh). */
+static bool fits_pair(const di_stream *s, size_t bytes) {
+    int major = 0;
+    if (!s->release || bytes > SHARED_MOST) return false;
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, s->device);
+    return major == 9;
+}
+
+/* Returns whether it did. */
+template <int DC> static bool attend_pair(di_stream *s, const di_attend_args *args) {
+    size_t bytes = pair_bytes<DC>(static_cast<int64_t>(args->window) + args->block + args->top_k);
+    if (args->rope.dims > 2 * PAIR_ANGLES || !fits_pair(s, bytes)) return false;
+    dim3 grid(2 * static_cast<uint32_t>(args->batch.n_rows),
+              cuda_blocks(args->n_heads, PAIR_HEADS));
+    cuda_launch(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<DC>, *args,
+                score_scale(args->head_dim));
+    return true;
+}
+
 void cuda_op_attend(di_stream *s, const di_attend_args *args) {
     cuda_begin(s);
     int32_t dim = args->head_dim;
     CUDA_REQUIRE(dim % 32 == 0 && dim <= MAX_DIM && args->rope.dims % 2 == 0);
     CUDA_REQUIRE(args->top_k == 0 || args->pages.d == dim);
+    if (dim <= 128   ? attend_pair<64>(s, args)
+        : dim <= 256 ? attend_pair<128>(s, args)
+                     : attend_pair<256>(s, args))
+        return;
     dim3 grid(static_cast<uint32_t>(args->batch.n_rows), cuda_blocks(args->n_heads, HEADS));
     size_t bytes = s->release ? attend_bytes<__nv_bfloat16>(dim) : attend_bytes<float>(dim);
     CUDA_LAUNCH_A(s, "attend", grid, HEADS * WARP, bytes, attend_kernel, *args, score_scale(dim));
