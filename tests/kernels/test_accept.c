@@ -497,7 +497,7 @@ static void test_same_as_twin(void **state) {
 }
 
 int main(void) {
-    static char ref[] = "ref", cpu[] = "cpu";
+    static char ref[] = "ref", cpu[] = "cpu", cuda[] = "cuda";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_right_and_wrong, ref),
         cmocka_unit_test_prestate(test_bad_logits, ref),
@@ -508,6 +508,11 @@ int main(void) {
         cmocka_unit_test_prestate(test_distributions, cpu),
         cmocka_unit_test_prestate(test_plain_bits, cpu),
         cmocka_unit_test(test_same_as_twin),
+        {"test_right_and_wrong_cuda", test_right_and_wrong, NULL, NULL, cuda},
+        {"test_bad_logits_cuda", test_bad_logits, NULL, NULL, cuda},
+        {"test_distributions_cuda", test_distributions, NULL, NULL, cuda},
+        {"test_plain_bits_cuda", test_plain_bits, NULL, NULL, cuda},
     };
+    test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -251,12 +251,15 @@ static void test_known(void **state) {
 }
 
 int main(void) {
-    static char ref[] = "ref", cpu[] = "cpu";
+    static char ref[] = "ref", cpu[] = "cpu", cuda[] = "cuda";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_properties, ref),
         cmocka_unit_test_prestate(test_known, ref),
         cmocka_unit_test_prestate(test_properties, cpu),
         cmocka_unit_test_prestate(test_known, cpu),
+        {"test_properties_cuda", test_properties, NULL, NULL, cuda},
+        {"test_known_cuda", test_known, NULL, NULL, cuda},
     };
+    test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,12 +69,12 @@ static void test_b(void **state) {
 }
 
 int main(void) {
-    static char ref[] = "ref", cpu[] = "cpu";
+    static char ref[] = "ref", cpu[] = "cpu", cuda[] = "cuda";
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(test_a, ref),
-        cmocka_unit_test_prestate(test_b, ref),
-        cmocka_unit_test_prestate(test_a, cpu),
-        cmocka_unit_test_prestate(test_b, cpu),
+        cmocka_unit_test_prestate(test_a, ref),    cmocka_unit_test_prestate(test_b, ref),
+        cmocka_unit_test_prestate(test_a, cpu),    cmocka_unit_test_prestate(test_b, cpu),
+        {"test_a_cuda", test_a, NULL, NULL, cuda}, {"test_b_cuda", test_b, NULL, NULL, cuda},
     };
+    test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -305,7 +305,7 @@ static void test_mistakes_are_caught(void **state) {
 }
 
 int main(void) {
-    static char ref[] = "ref", cpu[] = "cpu";
+    static char ref[] = "ref", cpu[] = "cpu", cuda[] = "cuda";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_a, ref),
         cmocka_unit_test_prestate(test_b, ref),
@@ -314,6 +314,10 @@ int main(void) {
         cmocka_unit_test(test_model_calls_them),
         cmocka_unit_test_prestate(test_mistakes_are_caught, ref),
         cmocka_unit_test_prestate(test_mistakes_are_caught, cpu),
+        {"test_a_cuda", test_a, NULL, NULL, cuda},
+        {"test_b_cuda", test_b, NULL, NULL, cuda},
+        {"test_mistakes_are_caught_cuda", test_mistakes_are_caught, NULL, NULL, cuda},
     };
+    test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

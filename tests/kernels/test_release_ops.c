@@ -77,6 +77,8 @@ static void test_ref_a(void **state) { (void)state, run_all(&facts[0], "ref"); }
 static void test_ref_b(void **state) { (void)state, run_all(&facts[1], "ref"); }
 static void test_cpu_a(void **state) { (void)state, run_all(&facts[0], "cpu"); }
 static void test_cpu_b(void **state) { (void)state, run_all(&facts[1], "cpu"); }
+static void test_cuda_a(void **state) { (void)state, run_all(&facts[0], "cuda"); }
+static void test_cuda_b(void **state) { (void)state, run_all(&facts[1], "cuda"); }
 
 /* ---- The rule itself ---- */
 
@@ -470,6 +472,9 @@ int main(void) {
         cmocka_unit_test(test_ref_b),
         cmocka_unit_test(test_cpu_a),
         cmocka_unit_test(test_cpu_b),
+        cmocka_unit_test(test_cuda_a),
+        cmocka_unit_test(test_cuda_b),
     };
+    test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

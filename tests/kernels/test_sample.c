@@ -276,7 +276,7 @@ static void test_broken_logits(void **state) {
 }
 
 int main(void) {
-    static char ref[] = "ref", cpu[] = "cpu";
+    static char ref[] = "ref", cpu[] = "cpu", cuda[] = "cuda";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_against_second_definition, ref),
         cmocka_unit_test_prestate(test_frequencies, ref),
@@ -284,6 +284,10 @@ int main(void) {
         cmocka_unit_test_prestate(test_against_second_definition, cpu),
         cmocka_unit_test_prestate(test_frequencies, cpu),
         cmocka_unit_test_prestate(test_broken_logits, cpu),
+        {"test_against_second_definition_cuda", test_against_second_definition, NULL, NULL, cuda},
+        {"test_frequencies_cuda", test_frequencies, NULL, NULL, cuda},
+        {"test_broken_logits_cuda", test_broken_logits, NULL, NULL, cuda},
     };
+    test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/device.h"
 #include "support/golden.h"
 #include "support/recorder.h"
 
@@ -314,11 +315,25 @@ static void test_queued_tiny_b(void **state) {
     run_suite("tiny-b", TEST_QUEUE);
 }
 
+static void test_cuda_tiny_a(void **state) {
+    (void)state;
+    test_need_cuda();
+    run_suite("tiny-a", TEST_CUDA);
+}
+
+static void test_cuda_tiny_b(void **state) {
+    (void)state;
+    test_need_cuda();
+    run_suite("tiny-b", TEST_CUDA);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_twins_tiny_a),  cmocka_unit_test(test_twins_tiny_b),
         cmocka_unit_test(test_fast_tiny_a),   cmocka_unit_test(test_fast_tiny_b),
-        cmocka_unit_test(test_queued_tiny_b),
+        cmocka_unit_test(test_queued_tiny_b), cmocka_unit_test(test_cuda_tiny_a),
+        cmocka_unit_test(test_cuda_tiny_b),
     };
+    test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/philox.h"
+#include "support/device.h"
 #include "support/golden.h"
 
 enum { SLOTS = 8 };
@@ -207,11 +208,23 @@ static void test_queue(void **state) {
     check_later(TEST_CPU, TEST_QUEUE, "queue");
 }
 
+static void test_cuda(void **state) {
+    (void)state;
+    test_need_cuda();
+    for (int numerics = 0; numerics < 2; numerics++) {
+        check(&(setup){TINY_A, TEST_CUDA, (di_numerics)numerics, 110, 1});
+        check(&(setup){TINY_B, TEST_CUDA, (di_numerics)numerics, 110, 1});
+        check(&(setup){"models/demo", TEST_CUDA, (di_numerics)numerics, 200, 17});
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cpu_float), cmocka_unit_test(test_cpu_release),
         cmocka_unit_test(test_cpu_demo),  cmocka_unit_test(test_twins),
         cmocka_unit_test(test_late),      cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_cuda),
     };
+    test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

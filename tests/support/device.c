@@ -1,15 +1,25 @@
 /* Guards, conversions and transfers of device.h. */
 #include "support/device.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 #include "kernels/formats.h"
 #include "kernels/queue.h"
 #include "support/late_backend.h"
 
 enum { GUARD = 128, GUARD_BYTE = 0xC5, FRESH_BYTE = 0xA7 };
+
+void test_filter(void) {
+    const char *pattern = getenv("DI_TEST_FILTER");
+    if (pattern != NULL) cmocka_set_test_filter(pattern);
+}
 
 static void must(di_status status, const di_error *error) {
     if (status == DI_OK) return;

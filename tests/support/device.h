@@ -8,6 +8,9 @@
 
 #include "kernels/backend.h"
 
+/* Before cmocka runs: only tests whose names match $DI_TEST_FILTER (with * and ?), if it is set. */
+void test_filter(void);
+
 enum { DEVICE_MAX_TAKEN = 256 };
 
 typedef struct device {

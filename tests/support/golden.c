@@ -27,8 +27,23 @@ static void create_backend(test_model *m, const test_model_options *o) {
         if (o->backend == TEST_QUEUE)
             must(di_backend_create_queue(m->backend, &m->backend, &error), &error);
         break;
+    case TEST_CUDA:
+        must(di_backend_create_cuda(o->numerics, NULL, &m->backend, &error), &error);
+        break;
     case TEST_LATE: must(late_backend_create(o->numerics, &m->backend, &error), &error); break;
     }
+}
+
+void test_need_cuda(void) {
+    di_error error;
+    di_backend *backend;
+    di_status status = di_backend_create_cuda(DI_NUMERICS_FLOAT, NULL, &backend, &error);
+    if (status == DI_ERR_UNSUPPORTED) {
+        print_message("%s\n", error.message);
+        skip();
+    }
+    must(status, &error);
+    backend->destroy(backend);
 }
 
 void test_model_open(test_model *m, const char *directory, const test_model_options *options) {

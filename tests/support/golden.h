@@ -6,7 +6,7 @@
 #include "model/model.h"
 
 /* TEST_QUEUE: "cpu" behind a queue. */
-typedef enum test_backend { TEST_REF, TEST_CPU, TEST_LATE, TEST_QUEUE } test_backend;
+typedef enum test_backend { TEST_REF, TEST_CPU, TEST_LATE, TEST_QUEUE, TEST_CUDA } test_backend;
 
 typedef struct test_model {
     di_backend *backend;
@@ -21,6 +21,9 @@ typedef struct test_model_options {
     int32_t n_threads;          /* cpu, queue; 0: 1 thread */
     di_context_options context; /* n_slots 0: defaults with max_rows = max_out = 1024 */
 } test_model_options;
+
+/* Skips the test where there is no GPU, and says why. Before anything else is opened or taken. */
+void test_need_cuda(void);
 
 /* `directory` is relative to the source tree, or absolute. */
 void test_model_open(test_model *m, const char *directory, const test_model_options *options);
