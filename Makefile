@@ -9,7 +9,7 @@ export FUZZ_SECONDS JOBS
 
 .DEFAULT_GOAL := all
 .PHONY: all help run test check-fast accurate bench asan ubsan tsan fuzz lint format install cov clean \
-        setup-build setup-test configure reconfigure
+        gpu-test gpu-bench setup-build setup-test configure reconfigure
 
 all: configure ## the program, left at ./deepinfer
 	@ninja -C $(RELEASE) -j $(JOBS) deepinfer
@@ -46,6 +46,14 @@ format: setup-test ## clang-format over the tree
 bench: setup-test reconfigure ## operations against their twins, and their speed
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
 	@tools/bench $(RELEASE)
+
+gpu-test: setup-test reconfigure ## what the CUDA backend must pass, on a machine with a GPU
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet
+	@tools/gpu test $(RELEASE) || [ $$? -eq 77 ]
+
+gpu-bench: setup-test reconfigure ## the GPU's ceilings, operations, and full-width layers (GPU_LAYERS)
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet
+	@tools/gpu bench $(RELEASE) || [ $$? -eq 77 ]
 
 accurate: setup-test reconfigure ## long campaigns: the 475 GiB geometry, schedules, 10,000 requests
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
