@@ -1,5 +1,6 @@
 /* Which backend an engine computes with, and how a device's own memory is divided: by a backend that
  * says it has some. */
+/* ctest: gpu */
 #include "deepinfer.h"
 
 #include <setjmp.h>

@@ -9,7 +9,7 @@
  *     DI_CORE_SEED=seed test_core_property
  * and more of them with DI_CORE_SCHEDULES=number (from seed 1).
  */
-/* ctest: slow threads */
+/* ctest: slow threads gpu */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* Acceptance: right and wrong drafts at each place, bad logits, dead rows; and whole rounds of
  * drafting, allot, sample and accept, whose tokens must come as plain decoding draws them. On the
  * twins and on the CPU. */
+/* ctest: gpu */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

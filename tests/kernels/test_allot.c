@@ -1,5 +1,6 @@
 /* The choice of drafts: against a definition that sorts every draft of every block, and its edges.
  * On the twins and on the CPU. */
+/* ctest: gpu */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

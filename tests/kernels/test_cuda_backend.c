@@ -1,5 +1,6 @@
 /* The CUDA backend's memory and transfers: zeroed and aligned, bound by a limit, larger than the
  * rings, in stream order. Where there is no device: one line that says why. */
+/* ctest: gpu */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

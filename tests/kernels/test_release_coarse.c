@@ -1,5 +1,6 @@
 /* Release numerics of the operations that the model calls, each from the stored inputs of its first
  * step to the stored outputs of its last (tests/support/release_coarse.h), for every backend. */
+/* ctest: gpu */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

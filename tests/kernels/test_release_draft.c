@@ -5,6 +5,7 @@
  * model calls something else. So operations are counted on their way into the backend, every stored
  * one must belong to one of them, and what di_draft itself enqueues must be the same operations.
  */
+/* ctest: gpu */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

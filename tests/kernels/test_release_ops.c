@@ -1,6 +1,7 @@
 /* Release numerics, operation by operation, against stored vectors (tests/support/release_vectors.h
  * has the rule), for every backend; and the proof that the rule can fail: deliberately wrong
  * variants of operations, each of which it must reject. */
+/* ctest: gpu */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /* Sampling against a second, slower definition written for this test, and against the probabilities
  * that it must have. On the twins and on the CPU. */
+/* ctest: gpu */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * two best logits is under 0.05, and then go on from the stored token. Under `release` a GPU is
  * compared with the CPU's fast path, and that with the twins.
  */
-/* ctest: slow */
+/* ctest: slow gpu */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
  * README: the twins within 1e-5 everywhere with no selection different; the fast path within the
  * bounds for float32, its selections different nowhere on p1 to p33 and rarely on the long prompts.
  */
-/* ctest: slow */
+/* ctest: slow gpu */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
  * cut, whether it is decoded one by one or in one go, alone or among others, with one thread or
  * two.
  */
-/* ctest: slow */
+/* ctest: slow gpu */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
