@@ -1,7 +1,10 @@
 /* Router, routed and shared experts (model.md 4).
  *
- * Routed experts run as grouped products: the live picks are sorted by expert on the device, and a
- * block of threads takes some outputs of one expert for all of its picks. */
+ * Routed experts run as grouped products: the live picks are sorted by expert on the device
+ * (mma_picks.cuh). `release` multiplies on the matrix units (cuda_mma_experts.cu); what stands here
+ * is for `float`. */
+#include "kernels/cuda/mma_launch.cuh"
+#include "kernels/cuda/mma_picks.cuh"
 #include "kernels/cuda/product.cuh"
 #include "kernels/cuda/rows.cuh"
 
@@ -102,16 +105,6 @@ void cuda_op_route(di_stream *s, const di_route_args *args) {
 
 /* ---- SwiGLU and combination ---- */
 
-template <typename A>
-static __device__ __forceinline__ A swiglu_value(float gate, float up, double limit, float weight) {
-    if (limit > 0) {
-        float most = static_cast<float>(limit);
-        gate = fminf(gate, most);
-        up = fminf(fmaxf(up, -most), most);
-    }
-    return from_float<A>(weight * (gate * sigmoid(gate) * up));
-}
-
 template <typename A> static __global__ void swiglu_kernel(di_swiglu_args args) {
     int64_t i = static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x, t = i / args.width;
     if (t >= args.n_rows) return;
@@ -135,10 +128,14 @@ void cuda_op_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     cuda_begin(s);
     int64_t n = args->n_rows, inner = args->w1.n;
     CUDA_REQUIRE(args->w3.n == inner && args->w2.k == inner && args->w1.k == args->w3.k);
+    if (s->release && args->w1.dtype == DI_F8_E4M3 && args->w3.dtype == DI_F8_E4M3 &&
+        args->w2.dtype == DI_F8_E4M3 && inner % 32 == 0) {
+        mma_run_shared_expert(s, args);
+        return;
+    }
     di_ptr gate = cuda_take_a(s, n * inner), up = cuda_take_a(s, n * inner);
-    di_ptr x = cuda_quantized(s, args->u, n, args->w1.k);
-    cuda_linear_rows(s, &args->w1, x, args->n_rows, false, false, gate);
-    cuda_linear_rows(s, &args->w3, x, args->n_rows, false, false, up);
+    cuda_linear_part parts[2] = {{args->w1, gate, false}, {args->w3, up, false}};
+    cuda_linear_many(s, parts, 2, args->u, args->n_rows, 1, true);
     di_swiglu_args join = {args->n_rows, args->w1.n, args->limit, gate, up, DI_NONE, gate};
     run_swiglu(s, &join);
     cuda_linear_rows(s, &args->w2, gate, args->n_rows, true, false, args->out);
@@ -160,164 +157,82 @@ void cuda_op_combine(di_stream *s, const di_combine_args *args) {
     CUDA_LAUNCH_A(s, "combine", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, combine_kernel, *args);
 }
 
-/* ---- Routed experts ---- */
+/* ---- Routed experts, `float` ---- */
 
-/* The live picks, sorted by expert. All in device memory. */
-typedef struct pick_lists {
-    int32_t *n_active; /* experts that were picked */
-    int32_t *active;   /* [n_experts] their numbers */
-    int32_t *begin;    /* [n_experts + 1] where the list of expert e begins */
-    int32_t *fill;     /* [n_experts] */
-    int32_t *pick;     /* [n_rows * top_k] row * top_k + i; the order within a list is any */
-} pick_lists;
-
-static constexpr int SORT_THREADS = 1024;
-
-static __device__ bool live_pick(const di_experts_args &args, int64_t i) {
-    return cuda_none(args.pos) || cuda_at<const int32_t>(args.pos)[i / args.top_k] >= 0;
-}
-
-/* One block. Integers alone: where a pick stands in its list changes nothing in its values. */
-static __global__ void sort_picks_kernel(di_experts_args args, pick_lists lists) {
-    const int32_t *picks = cuda_at<const int32_t>(args.picks);
-    int64_t n = static_cast<int64_t>(args.n_rows) * args.top_k, thread = threadIdx.x;
-    for (int64_t e = thread; e < args.n_experts; e += SORT_THREADS) lists.fill[e] = 0;
-    __syncthreads();
-    for (int64_t i = thread; i < n; i += SORT_THREADS)
-        if (live_pick(args, i)) atomicAdd(&lists.fill[picks[i]], 1);
-    __syncthreads();
-    if (thread == 0) {
-        int32_t at = 0, active = 0;
-        for (int32_t e = 0; e < args.n_experts; e++) {
-            lists.begin[e] = at;
-            if (lists.fill[e] > 0) lists.active[active++] = e;
-            at += lists.fill[e];
-            lists.fill[e] = 0;
-        }
-        lists.begin[args.n_experts] = at;
-        *lists.n_active = active;
-    }
-    __syncthreads();
-    for (int64_t i = thread; i < n; i += SORT_THREADS) {
-        if (!live_pick(args, i)) continue;
-        int32_t e = picks[i];
-        lists.pick[lists.begin[e] + atomicAdd(&lists.fill[e], 1)] = static_cast<int32_t>(i);
-    }
-}
-
-/* The expert and the up to PRODUCT_ROWS picks of a block of threads: blockIdx.y counts experts,
- * tiles go through its list. */
-typedef struct expert_tile {
-    int32_t expert, first, last; /* last: behind the list's end */
-} expert_tile;
-
-static __device__ bool find_expert(const pick_lists &lists, expert_tile *out) {
-    if (static_cast<int32_t>(blockIdx.y) >= *lists.n_active) return false;
-    out->expert = lists.active[blockIdx.y];
-    out->first = lists.begin[out->expert];
-    out->last = lists.begin[out->expert + 1];
-    return true;
-}
-
-/* A warp an output j of w1 and w3: h[pick][j]. */
-template <typename A, di_dtype W>
-static __global__ void expert_in_kernel(di_experts_args args, pick_lists lists, const A *x, A *h) {
+/* A warp an output j of w1 and w3: h[slot][j], for the tiles of picks that blockIdx.y counts. */
+static __global__ void expert_in_kernel(di_experts_args args, pick_lists lists, float *h) {
     int32_t j = static_cast<int32_t>(blockIdx.x) * PRODUCT_WARPS + warp_id();
-    expert_tile tile;
-    if (j >= args.inner || !find_expert(lists, &tile)) return;
-    const di_expert &at = cuda_at<const di_expert>(args.experts)[tile.expert];
-    di_matrix w1 = {args.dtype, args.inner, args.width, at.w1, at.w1_scale};
-    di_matrix w3 = {args.dtype, args.inner, args.width, at.w3, at.w3_scale};
-    weight_row gate_row = row_of<W>(w1, j), up_row = row_of<W>(w3, j);
-    bool aligned = args.width % 8 == 0 && reinterpret_cast<uintptr_t>(x) % 32 == 0;
-    for (int32_t from = tile.first; from < tile.last; from += PRODUCT_ROWS) {
-        int rows = tile.last - from < PRODUCT_ROWS ? tile.last - from : PRODUCT_ROWS;
-        const A *in[PRODUCT_ROWS];
+    if (j >= args.inner) return;
+    const float *x = cuda_at<const float>(args.u);
+    bool aligned = args.width % 8 == 0 && args.u.address % 32 == 0;
+    for (uint32_t i = blockIdx.y; i < static_cast<uint32_t>(*lists.n_tiles); i += gridDim.y) {
+        pick_tile tile = lists.tiles[i];
+        const di_expert &at = cuda_at<const di_expert>(args.experts)[tile.expert];
+        di_matrix w1 = {args.dtype, args.inner, args.width, at.w1, at.w1_scale};
+        di_matrix w3 = {args.dtype, args.inner, args.width, at.w3, at.w3_scale};
+        const float *in[PRODUCT_ROWS];
         float gate[PRODUCT_ROWS] = {}, up[PRODUCT_ROWS] = {};
         for (int r = 0; r < PRODUCT_ROWS; r++) {
-            int32_t row = r < rows ? lists.pick[from + r] / args.top_k : 0;
-            in[r] = x + static_cast<int64_t>(row) * args.width;
+            int32_t pick = lists.pick[tile.first + (r < tile.count ? r : 0)];
+            in[r] = x + static_cast<int64_t>(pick / args.top_k) * args.width;
         }
-        lane_products<A, W>(gate_row, in, rows, args.width, aligned, gate);
-        lane_products<A, W>(up_row, in, rows, args.width, aligned, up);
+        lane_products<float, DI_FP4_PAIR>(row_of<DI_FP4_PAIR>(w1, j), in, tile.count, 0, args.width,
+                                          aligned, gate);
+        lane_products<float, DI_FP4_PAIR>(row_of<DI_FP4_PAIR>(w3, j), in, tile.count, 0, args.width,
+                                          aligned, up);
 #pragma unroll
         for (int r = 0; r < PRODUCT_ROWS; r++) {
-            if (r >= rows) break;
-            float g = round_a<A>(warp_sum(gate[r])), u = round_a<A>(warp_sum(up[r]));
-            int64_t pick = lists.pick[from + r];
-            float weight = cuda_at<const float>(args.weights)[pick];
+            if (r >= tile.count) break;
+            float g = warp_sum(gate[r]), u = warp_sum(up[r]);
+            int64_t slot = tile.first + r;
+            float weight = cuda_at<const float>(args.weights)[lists.pick[slot]];
             if (lane_id() == 0)
-                h[pick * args.inner + j] = swiglu_value<A>(g, u, args.limit, weight);
+                h[slot * args.inner + j] = swiglu_value<float>(g, u, args.limit, weight);
         }
     }
 }
 
-/* Where a pick's row goes: the number of the row's picks of lower experts. */
-static __device__ int64_t place_of(const di_experts_args &args, int64_t pick) {
-    int64_t row = pick / args.top_k;
-    const int32_t *picks = cuda_at<const int32_t>(args.picks) + row * args.top_k;
-    int32_t e = picks[pick % args.top_k], below = 0;
-    for (int32_t i = 0; i < args.top_k; i++) below += picks[i] < e;
-    return row * args.top_k + below;
-}
-
-/* A warp an output j of w2: rows[place of pick][j]. */
-template <typename A, di_dtype W>
-static __global__ void expert_out_kernel(di_experts_args args, pick_lists lists, const A *h) {
+/* A warp an output j of w2: rows[place of the slot][j]. */
+static __global__ void expert_out_kernel(di_experts_args args, pick_lists lists, const float *h) {
     int32_t j = static_cast<int32_t>(blockIdx.x) * PRODUCT_WARPS + warp_id();
-    expert_tile tile;
-    if (j >= args.width || !find_expert(lists, &tile)) return;
-    const di_expert &at = cuda_at<const di_expert>(args.experts)[tile.expert];
-    di_matrix w2 = {args.dtype, args.width, args.inner, at.w2, at.w2_scale};
-    weight_row row = row_of<W>(w2, j);
+    if (j >= args.width) return;
     bool aligned = args.inner % 8 == 0 && reinterpret_cast<uintptr_t>(h) % 32 == 0;
-    for (int32_t from = tile.first; from < tile.last; from += PRODUCT_ROWS) {
-        int rows = tile.last - from < PRODUCT_ROWS ? tile.last - from : PRODUCT_ROWS;
-        const A *in[PRODUCT_ROWS];
+    for (uint32_t i = blockIdx.y; i < static_cast<uint32_t>(*lists.n_tiles); i += gridDim.y) {
+        pick_tile tile = lists.tiles[i];
+        const di_expert &at = cuda_at<const di_expert>(args.experts)[tile.expert];
+        di_matrix w2 = {args.dtype, args.width, args.inner, at.w2, at.w2_scale};
+        const float *in[PRODUCT_ROWS];
         float sum[PRODUCT_ROWS] = {};
-        for (int r = 0; r < PRODUCT_ROWS; r++) {
-            int64_t pick = r < rows ? lists.pick[from + r] : 0;
-            in[r] = h + pick * args.inner;
-        }
-        lane_products<A, W>(row, in, rows, args.inner, aligned, sum);
+        for (int r = 0; r < PRODUCT_ROWS; r++)
+            in[r] = h + static_cast<int64_t>(tile.first + (r < tile.count ? r : 0)) * args.inner;
+        lane_products<float, DI_FP4_PAIR>(row_of<DI_FP4_PAIR>(w2, j), in, tile.count, 0, args.inner,
+                                          aligned, sum);
 #pragma unroll
         for (int r = 0; r < PRODUCT_ROWS; r++) {
-            if (r >= rows) break;
+            if (r >= tile.count) break;
             float y = warp_sum(sum[r]);
-            int64_t at_row = place_of(args, lists.pick[from + r]);
-            if (lane_id() == 0) cuda_at<A>(args.rows)[at_row * args.width + j] = from_float<A>(y);
+            int64_t place = lists.place[tile.first + r];
+            if (lane_id() == 0) cuda_at<float>(args.rows)[place * args.width + j] = y;
         }
     }
-}
-
-template <typename A, di_dtype W>
-static void run_experts(di_stream *s, const di_experts_args *args, const pick_lists &lists) {
-    int64_t picks = static_cast<int64_t>(args->n_rows) * args->top_k;
-    uint32_t y = static_cast<uint32_t>(picks < args->n_experts ? picks : args->n_experts);
-    dim3 in(cuda_blocks(args->inner, PRODUCT_WARPS), y);
-    dim3 out(cuda_blocks(args->width, PRODUCT_WARPS), y);
-    di_ptr x = cuda_quantized(s, args->u, args->n_rows, args->width);
-    di_ptr h = cuda_take_a(s, picks * args->inner);
-    cuda_launch(s, "experts", in, PRODUCT_THREADS, 0, expert_in_kernel<A, W>, *args, lists,
-                cuda_at<const A>(x), cuda_at<A>(h));
-    h = cuda_quantized(s, h, picks, args->inner); /* of dead picks too: nobody reads them */
-    cuda_launch(s, "experts", out, PRODUCT_THREADS, 0, expert_out_kernel<A, W>, *args, lists,
-                cuda_at<const A>(h));
 }
 
 void cuda_op_experts(di_stream *s, const di_experts_args *args) {
     cuda_begin(s);
-    uint64_t n = static_cast<uint64_t>(args->n_experts);
-    uint64_t picks = static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(args->top_k);
-    CUDA_REQUIRE(args->n_experts <= 65535);
     CUDA_REQUIRE(args->dtype == DI_FP4_PAIR); /* the one that experts are stored in (ops.h) */
-    pick_lists lists = {cuda_take<int32_t>(s, 1), cuda_take<int32_t>(s, n),
-                        cuda_take<int32_t>(s, n + 1), cuda_take<int32_t>(s, n),
-                        cuda_take<int32_t>(s, picks)};
-    uint32_t any = picks > 0;
-    cuda_launch(s, "experts", any, SORT_THREADS, 0, sort_picks_kernel, *args, lists);
-    if (s->release)
-        run_experts<__nv_bfloat16, DI_FP4_PAIR>(s, args, lists);
-    else
-        run_experts<float, DI_FP4_PAIR>(s, args, lists);
+    CUDA_REQUIRE(args->width % 32 == 0 && args->inner % 32 == 0);
+    if (s->release) {
+        mma_run_experts(s, args);
+        return;
+    }
+    pick_lists lists = mma_sort_picks(s, args, PRODUCT_ROWS, NULL);
+    int64_t tiles = mma_most_tiles(args, PRODUCT_ROWS);
+    uint32_t y = static_cast<uint32_t>(tiles < 65535 ? tiles : 65535);
+    float *h = cuda_take<float>(s, static_cast<uint64_t>(args->n_rows) *
+                                       static_cast<uint64_t>(args->top_k) *
+                                       static_cast<uint64_t>(args->inner));
+    cuda_launch(s, "experts", dim3(cuda_blocks(args->inner, PRODUCT_WARPS), y), PRODUCT_THREADS, 0,
+                expert_in_kernel, *args, lists, h);
+    cuda_launch(s, "experts", dim3(cuda_blocks(args->width, PRODUCT_WARPS), y), PRODUCT_THREADS, 0,
+                expert_out_kernel, *args, lists, h);
 }

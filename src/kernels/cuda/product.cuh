@@ -12,14 +12,14 @@
 
 static constexpr int PRODUCT_ROWS = 8, PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP;
 
-/* sum[r] += this lane's share of row . x[r], r < rows. `aligned`: every x[r] begins at a multiple of
- * 32 bytes and k is a multiple of 8. */
+/* sum[r] += this lane's share of row . x[r], r < rows, over K from begin (a multiple of 8) to end.
+ * `aligned`: every x[r] begins at a multiple of 32 bytes and k is a multiple of 8. */
 template <typename A, di_dtype W>
-static __device__ __forceinline__ void lane_products(const weight_row &row,
-                                                     const A *const (&x)[PRODUCT_ROWS], int rows,
-                                                     int32_t k, bool aligned, float *sum) {
-    for (int64_t at = 8 * lane_id(); at < k; at += 8 * WARP) {
-        if (at + 8 <= k) {
+static __device__ __forceinline__ void
+lane_products(const weight_row &row, const A *const (&x)[PRODUCT_ROWS], int rows, int64_t begin,
+              int64_t end, bool aligned, float *sum) {
+    for (int64_t at = begin + 8 * lane_id(); at < end; at += 8 * WARP) {
+        if (at + 8 <= end) {
             float w[8], v[8];
             decode8<W>(row, at, w);
 #pragma unroll
@@ -30,7 +30,7 @@ static __device__ __forceinline__ void lane_products(const weight_row &row,
             }
             continue;
         }
-        for (int64_t i = at; i < k; i++) {
+        for (int64_t i = at; i < end; i++) {
             float single = decode1<W>(row, i);
 #pragma unroll
             for (int r = 0; r < PRODUCT_ROWS; r++) {

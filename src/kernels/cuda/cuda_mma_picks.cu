@@ -1,0 +1,128 @@
+/* Sorting of picks by expert: a counting sort by one block, each of whose warps takes a stretch of
+ * the picks. Within an expert picks stay in the order of their rows, so lists are the same in every
+ * run. */
+#include "kernels/cuda/mma_picks.cuh"
+
+static constexpr int SORT_WARPS = 32, SORT_THREADS = SORT_WARPS * WARP;
+
+/* Shared memory: counts of every warp, then three numbers of every expert. */
+typedef struct sort_tables {
+    int32_t *counts; /* [SORT_WARPS][n_experts]: picks; later those before the warp's */
+    int32_t *total, *slot, *tile; /* [n_experts]: picks; their first slot and tile */
+} sort_tables;
+static size_t table_bytes(int32_t n_experts) {
+    return (SORT_WARPS + 3) * sizeof(int32_t) * static_cast<size_t>(n_experts);
+}
+
+/* Of pick i; -1 for one that is not there or dead. */
+static __device__ int32_t expert_of(const di_experts_args &args, int64_t i, int64_t end) {
+    if (i >= end) return -1;
+    if (!cuda_none(args.pos) && cuda_at<const int32_t>(args.pos)[i / args.top_k] < 0) return -1;
+    return cuda_at<const int32_t>(args.picks)[i];
+}
+
+/* Calls use(pick, expert, lanes before this one with the same) for the warp's live picks and moves
+ * counts on. */
+template <typename Use>
+static __device__ void count_picks(const di_experts_args &args, int32_t *counts, Use use) {
+    int64_t all = static_cast<int64_t>(args.n_rows) * args.top_k;
+    int64_t each = (all + SORT_THREADS - 1) / SORT_THREADS * WARP, begin = warp_id() * each;
+    int64_t end = begin + each < all ? begin + each : all;
+    for (int64_t at = begin; at < end; at += WARP) {
+        int32_t e = expert_of(args, at + lane_id(), end);
+        uint32_t same = __match_any_sync(ALL_LANES, e);
+        uint32_t before = same & ((1u << lane_id()) - 1);
+        if (e >= 0) use(at + lane_id(), e, __popc(before));
+        __syncwarp();
+        if (e >= 0 && before == 0) counts[e] += __popc(same);
+        __syncwarp();
+    }
+}
+
+/* The running sum of x over the lanes. */
+static __device__ int32_t warp_running(int32_t x) {
+    for (int apart = 1; apart < WARP; apart *= 2) {
+        int32_t other = __shfl_up_sync(ALL_LANES, x, apart);
+        if (lane_id() >= apart) x += other;
+    }
+    return x;
+}
+
+/* Warp 0: where the slots and the tiles of every expert begin. */
+static __device__ void place_experts(int32_t n_experts, const sort_tables &t,
+                                     const pick_lists &lists) {
+    int32_t slot = 0, tile = 0;
+    for (int32_t base = 0; base < n_experts; base += WARP) {
+        int32_t e = base + lane_id(), picks = e < n_experts ? t.total[e] : 0;
+        int32_t tiles = (picks + lists.width - 1) / lists.width;
+        int32_t slot_end = slot + warp_running(picks), tile_end = tile + warp_running(tiles);
+        if (e < n_experts) t.slot[e] = slot_end - picks, t.tile[e] = tile_end - tiles;
+        slot = __shfl_sync(ALL_LANES, slot_end, WARP - 1);
+        tile = __shfl_sync(ALL_LANES, tile_end, WARP - 1);
+    }
+    if (lane_id() == 0) *lists.n_tiles = tile;
+}
+
+static __device__ void sort_picks(const di_experts_args &args, const sort_tables &t,
+                                  const pick_lists &lists) {
+    int32_t n = args.n_experts, thread = static_cast<int32_t>(threadIdx.x);
+    const int32_t *picks = cuda_at<const int32_t>(args.picks);
+    int32_t *counts = t.counts + warp_id() * n;
+    for (int32_t i = thread; i < SORT_WARPS * n; i += SORT_THREADS) t.counts[i] = 0;
+    __syncthreads();
+    count_picks(args, counts, [](int64_t, int32_t, int32_t) {});
+    __syncthreads();
+    for (int32_t e = thread; e < n; e += SORT_THREADS) {
+        int32_t before = 0;
+        for (int w = 0; w < SORT_WARPS; w++) {
+            int32_t mine = t.counts[w * n + e];
+            t.counts[w * n + e] = before;
+            before += mine;
+        }
+        t.total[e] = before;
+    }
+    __syncthreads();
+    if (warp_id() == 0) place_experts(n, t, lists);
+    __syncthreads();
+    for (int32_t e = thread; e < n; e += SORT_THREADS) {
+        for (int32_t done = 0, i = t.tile[e]; done < t.total[e]; done += lists.width, i++) {
+            int32_t left = t.total[e] - done;
+            lists.tiles[i] =
+                pick_tile{e, t.slot[e] + done, left < lists.width ? left : lists.width};
+        }
+    }
+    count_picks(args, counts, [&](int64_t i, int32_t e, int32_t before) {
+        int64_t row = i / args.top_k;
+        int32_t slot = t.slot[e] + counts[e] + before, below = 0;
+        for (int32_t k = 0; k < args.top_k; k++) below += picks[row * args.top_k + k] < e;
+        lists.pick[slot] = static_cast<int32_t>(i);
+        lists.place[slot] = static_cast<int32_t>(row * args.top_k + below);
+    });
+}
+
+/* Block 0 sorts, the others make the input ready. */
+static __global__ void __launch_bounds__(SORT_THREADS)
+    picks_kernel(di_experts_args args, pick_lists lists, mma_input in) {
+    extern __shared__ int32_t tables[];
+    if (blockIdx.x > 0) {
+        mma_prepare_cell(in, static_cast<int64_t>(blockIdx.x - 1) * SORT_THREADS + threadIdx.x);
+        return;
+    }
+    int32_t n = args.n_experts, *total = tables + SORT_WARPS * n;
+    sort_picks(args, sort_tables{tables, total, total + n, total + 2 * n}, lists);
+}
+
+pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t width,
+                          const mma_input *in) {
+    uint64_t picks = static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(args->top_k);
+    pick_lists lists = {};
+    lists.width = width, lists.n_tiles = cuda_take<int32_t>(s, 1);
+    lists.tiles = cuda_take<pick_tile>(s, static_cast<uint64_t>(mma_most_tiles(args, width)));
+    lists.pick = cuda_take<int32_t>(s, picks), lists.place = cuda_take<int32_t>(s, picks);
+    CUDA_REQUIRE(picks <= INT32_MAX && table_bytes(args->n_experts) <= 200 * 1024);
+    uint32_t blocks = in == NULL ? 0 : cuda_blocks(mma_input_cells(*in), SORT_THREADS);
+    if (picks > 0)
+        cuda_launch(s, "experts", 1 + blocks, SORT_THREADS, table_bytes(args->n_experts),
+                    picks_kernel, *args, lists, in == NULL ? mma_input{} : *in);
+    return lists;
+}

@@ -1,0 +1,42 @@
+/* Products on the matrix units, as operations call them: `release`, stored weights but F32. */
+#ifndef DI_KERNELS_CUDA_MMA_LAUNCH_CUH
+#define DI_KERNELS_CUDA_MMA_LAUNCH_CUH
+
+#include "kernels/cuda/mma_order.cuh"
+
+/* Whether matrices of this type go by the matrix units. */
+static inline bool mma_takes(const di_stream *s, di_dtype dtype) {
+    return s->release && (dtype == DI_FP4_PAIR || dtype == DI_F8_E4M3 || dtype == DI_BF16);
+}
+
+/* Rows of a product from which wide tiles are used. The bits are those of narrow ones. */
+static constexpr int32_t MMA_NARROW_ROWS = 32;
+static inline bool mma_is_wide(int64_t n_rows) { return n_rows > MMA_NARROW_ROWS; }
+
+/* Activations made ready in the workspace, for matrices of this type (mma_order.cuh). */
+typedef struct mma_ready {
+    const uint8_t *data;
+    int32_t n_rows, groups, k;
+    di_dtype dtype;
+    bool wide;
+} mma_ready;
+mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows,
+                      int32_t groups, int32_t k, bool quantize);
+
+/* out = w times what was made ready; p's x is not looked at. */
+void mma_run_linear(di_stream *s, const cuda_product *p, const mma_ready *x);
+
+/* Several matrices that read the same rows (cuda_linear_groups for one): activations are made ready
+ * once. All have the same K. */
+typedef struct cuda_linear_part {
+    di_matrix w;
+    di_ptr out; /* A, or F when to_f, [n_rows][w.n] */
+    bool to_f;
+} cuda_linear_part;
+void cuda_linear_many(di_stream *s, const cuda_linear_part *parts, int32_t n, di_ptr x,
+                      int32_t n_rows, int32_t groups, bool quantize);
+
+void mma_run_experts(di_stream *s, const di_experts_args *args);
+void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args);
+
+#endif

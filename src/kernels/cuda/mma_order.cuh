@@ -1,0 +1,134 @@
+/* Activations as the matrix units read them: quantised where the matrix asks for it, in bf16, padded
+ * with zeros to a multiple of MMA_K, and in the order of the weights' runs and cells
+ * (mma_weights.cuh). A kernel ahead of the product writes them once for all of its tiles.
+ *
+ *   narrow   [row / 8][unit of 32 values][row % 8][t][16 bytes: cells 2 u and 2 u + 1 of lane t's
+ *            run]: a warp's load for one tile of 8 columns is 512 bytes in a row.
+ *   wide     [row][step][halves of 8 values, each of t = 0..3]: 16 bytes are a row of a core matrix
+ *            of wgmma.
+ *
+ * Rows of one group (di_linear_args) follow those of the group before, whose number is rounded up to
+ * 8.
+ */
+#ifndef DI_KERNELS_CUDA_MMA_ORDER_CUH
+#define DI_KERNELS_CUDA_MMA_ORDER_CUH
+
+#include "kernels/cuda/mma_weights.cuh"
+
+typedef struct mma_order {
+    int32_t group; /* values, mma_format<W>::GROUP of the weights */
+    bool pairs;    /* FP4: cells take values 4 apart */
+    bool wide;
+} mma_order;
+
+static inline mma_order mma_order_of(di_dtype dtype, bool wide) {
+    return mma_order{dtype == DI_FP4_PAIR  ? 128
+                     : dtype == DI_F8_E4M3 ? 64
+                                           : 32,
+                     dtype == DI_FP4_PAIR, wide};
+}
+
+static inline __host__ __device__ int64_t mma_rows8(int64_t n) { return (n + 7) / 8 * 8; }
+
+/* Bytes from the beginning to what lane t reads of a row first; narrow only. */
+static __device__ __forceinline__ uint32_t mma_narrow_at(int64_t row, int32_t padded, int t) {
+    return static_cast<uint32_t>(row / 8 * padded * 16 + (row % 8 * 4 + t) * 16);
+}
+
+/* Where values k and up of a row stand, in bytes: k in run t, cell s of its group. */
+typedef struct mma_place {
+    int64_t base;
+    int32_t second; /* the cell's second register behind its first */
+} mma_place;
+static __device__ __forceinline__ mma_place mma_cell_at(const mma_order &o, int64_t row, int32_t k,
+                                                        int32_t padded) {
+    int32_t run = o.group / 4, g = k / o.group, t = k % o.group / run, s = k % run / 4;
+    if (o.wide)
+        return mma_place{(row * padded + static_cast<int64_t>(g) * o.group) * 2 + s * 32 + t * 4,
+                         16};
+    int64_t unit = g * (o.group / 32) + s / 2;
+    return mma_place{row / 8 * padded * 16 + unit * 512 + (row % 8 * 4 + t) * 16 + s % 2 * 8, 4};
+}
+
+/* Where one value of a row stands, in values. */
+static __device__ __forceinline__ int64_t mma_value_at(const mma_order &o, int64_t row, int32_t k,
+                                                       int32_t padded) {
+    int32_t v = k % 8, cell = v / 4, word = v / 2 % 2, half = v % 2;
+    if (o.pairs) cell = v / 2 % 2, word = v % 2, half = v / 4;
+    mma_place at = mma_cell_at(o, row, k / 8 * 8 + 4 * cell, padded);
+    return (at.base + word * at.second) / 2 + half;
+}
+
+/* Two bf16 in a register, the first low. */
+static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+    return static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(low))) |
+           static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
+}
+
+/* What goes in. */
+typedef struct mma_input {
+    di_ptr x; /* bf16, row t at value t * stride, group g of it at g * k */
+    int64_t stride;
+    int32_t n_rows, groups, k;
+    bool quantize;
+    mma_order order;
+    uint8_t *out; /* groups * mma_rows8(n_rows) rows of mma_padded(k) values */
+} mma_input;
+
+static inline uint64_t mma_input_bytes(int64_t n_rows, int64_t groups, int32_t k) {
+    return static_cast<uint64_t>(mma_rows8(n_rows) * groups * mma_padded(k)) * 2;
+}
+static inline __host__ __device__ int64_t mma_input_cells(const mma_input &in) {
+    return static_cast<int64_t>(in.n_rows) * in.groups * (mma_padded(in.k) / 4);
+}
+
+/* The four values of a cell before it is ordered; zeros behind K. */
+static __device__ __forceinline__ void mma_load_cell(const mma_input &in, int64_t row,
+                                                     int32_t group, int32_t k, float (&v)[4]) {
+    const __nv_bfloat16 *x = cuda_at<const __nv_bfloat16>(in.x) + row * in.stride +
+                             static_cast<int64_t>(group) * in.k + k;
+    if (k + 4 <= in.k && reinterpret_cast<uintptr_t>(x) % 8 == 0) {
+        uint2 words = *reinterpret_cast<const uint2 *>(x);
+        v[0] = __uint_as_float(words.x << 16), v[1] = __uint_as_float(words.x & 0xFFFF0000u);
+        v[2] = __uint_as_float(words.y << 16), v[3] = __uint_as_float(words.y & 0xFFFF0000u);
+        return;
+    }
+    for (int i = 0; i < 4; i++) v[i] = k + i < in.k ? to_float(x[i]) : 0.0f;
+}
+
+/* q8 of 32 values, four in each of eight lanes. */
+static __device__ __forceinline__ void mma_quantize_cell(float (&v)[4]) {
+    float largest = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+    largest = fmaxf(group_largest(largest, 8), 1e-4f);
+    float scale = di_e8m0_decode(di_e8m0_ceil(largest * (1.0f / 448.0f)));
+    for (int i = 0; i < 4; i++) v[i] = di_e4m3_decode(di_e4m3_encode(v[i] / scale)) * scale;
+}
+
+/* Cell i of all; whole warps call, with consecutive cells, of which some may be behind the end. */
+static __device__ __forceinline__ void mma_prepare_cell(const mma_input &in, int64_t i) {
+    int32_t padded = mma_padded(in.k), cells = padded / 4;
+    int64_t all = mma_input_cells(in), line = i / cells;
+    int32_t k = static_cast<int32_t>(i % cells) * 4;
+    int32_t group = static_cast<int32_t>(line / in.n_rows);
+    int64_t row = line % in.n_rows;
+    float v[4] = {};
+    if (i < all) mma_load_cell(in, row, group, k, v);
+    if (in.quantize) mma_quantize_cell(v);
+    uint32_t first = pack_bf16(v[0], v[1]), second = pack_bf16(v[2], v[3]);
+    if (in.order.pairs) { /* of eight values: 0 4, 1 5 to the even lane, 2 6, 3 7 to the odd */
+        bool odd = lane_id() % 2 != 0;
+        uint32_t other = __shfl_xor_sync(ALL_LANES, odd ? first : second, 1);
+        uint32_t low = odd ? other : first, high = odd ? second : other;
+        first = __byte_perm(low, high, 0x5410), second = __byte_perm(low, high, 0x7632);
+    }
+    if (i >= all) return;
+    mma_place at = mma_cell_at(in.order, group * mma_rows8(in.n_rows) + row, k, padded);
+    if (in.order.wide) {
+        *reinterpret_cast<uint32_t *>(in.out + at.base) = first;
+        *reinterpret_cast<uint32_t *>(in.out + at.base + at.second) = second;
+    } else {
+        *reinterpret_cast<uint2 *>(in.out + at.base) = make_uint2(first, second);
+    }
+}
+
+#endif
