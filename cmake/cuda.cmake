@@ -2,12 +2,14 @@
 # build without it, and one with sanitizers, is what it would be if there were no CUDA.
 #
 # DI_CUDA_OBJECTS, DI_CUDA_LIBRARIES: what the library takes in; DI_CUDA_SOURCES: its C files.
+# DI_BENCH_GPU_OBJECTS: what bench_gpu does.
 set(DI_CUDA auto CACHE STRING "the CUDA backend: auto (when nvcc is found), on, off")
 set_property(CACHE DI_CUDA PROPERTY STRINGS auto on off)
 set(DI_CUDA_ARCHS 90a CACHE STRING "GPU architectures to make code for: a list of 90a, 100a, ...")
 
 set(DI_CUDA_OBJECTS "")
 set(DI_CUDA_LIBRARIES "")
+set(DI_BENCH_GPU_OBJECTS "")
 set(DI_CUDA_SOURCES ${PROJECT_SOURCE_DIR}/src/kernels/cuda/cuda_absent.c)
 set(DI_CUDA_ABSENT "")
 
@@ -68,7 +70,7 @@ find_library(DI_CUDART cudart_static REQUIRED
 set(DI_CUDA_LIBRARIES ${DI_CUDART} dl rt)
 message(STATUS "CUDA backend: ${DI_NVCC}, for ${DI_CUDA_ARCHS}")
 
-# Every bench/NAME.cu is a program of that name.
+# Every bench/NAME.cu is a program of that name; bench_gpu_*.cu are parts of bench_gpu.
 file(GLOB benches CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.cu)
 foreach(source ${benches})
   get_filename_component(name ${source} NAME_WE)
@@ -77,6 +79,10 @@ foreach(source ${benches})
     COMMAND ${DI_NVCC} ${flags} -MD -MF ${object}.d -c ${source} -o ${object}
     COMMENT "nvcc bench/${name}.cu")
   set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  if(name MATCHES "^bench_gpu_")
+    list(APPEND DI_BENCH_GPU_OBJECTS ${object})
+    continue()
+  endif()
   add_executable(${name} ${object})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE C)
   target_link_libraries(${name} PRIVATE deepinfer_core)
