@@ -40,7 +40,7 @@ struct di_stream {
     uint64_t work_size, work_used;
     cuda_transfer *transfer;
     cuda_graphs *graphs; /* NULL: nothing is kept */
-    cudaError_t failed; /* the first error; nothing is enqueued after it */
+    cudaError_t failed;  /* the first error; nothing is enqueued after it */
     char failure[256];
 };
 
@@ -63,6 +63,12 @@ bool cuda_check(di_stream *s, cudaError_t status, const char *what);
 /* Every operation starts with cuda_begin: the device is this thread's, the workspace free. What an
  * earlier operation left in it may still be read by its kernels: stream order keeps them apart. */
 void cuda_begin(di_stream *s);
+/* At the head of the workspace: CUDA_COUNTERS uint32 that are 0 while no kernel runs. A kernel that
+ * counts in them leaves them at 0. */
+static constexpr uint64_t CUDA_COUNTERS = 1024;
+static inline uint32_t *cuda_counters(const di_stream *s) {
+    return reinterpret_cast<uint32_t *>(s->work);
+}
 /* A 256-byte aligned piece of device memory until the operation ends. */
 void *cuda_take_bytes(di_stream *s, uint64_t bytes);
 template <typename T> T *cuda_take(di_stream *s, uint64_t n) {

@@ -212,6 +212,7 @@ static di_status prepare(di_backend *backend, const di_limits *more, di_error *e
         if (s->work != NULL) give_back(self, s->work);
         s->work = work;
         s->work_size = bytes;
+        cuda_fill(s, cuda_ptr(work), 0, CUDA_COUNTERS * sizeof(uint32_t));
     }
     cuda_graphs_forget(s); /* they name the old workspace, and sizes that follow from the limits */
     s->limits = limits;

@@ -1,6 +1,7 @@
 /* Steps of operations: norms, RoPE, quantisers, float32 copies. */
 #include "kernels/cuda/rows.cuh"
 
+/* A block a row, a thread a chunk. */
 template <typename A>
 static __global__ void norm_kernel(const A *x, di_vector weight, double eps, A *out) {
     int64_t at = static_cast<int64_t>(blockIdx.x) * weight.n;
@@ -10,7 +11,7 @@ static __global__ void norm_kernel(const A *x, di_vector weight, double eps, A *
 template <typename A>
 static void norm_rows(di_stream *s, di_ptr x, int64_t n_rows, di_vector weight, double eps,
                       di_ptr out) {
-    cuda_launch(s, "norm", static_cast<uint32_t>(n_rows), ROW_THREADS, 0, norm_kernel<A>,
+    cuda_launch(s, "norm", static_cast<uint32_t>(n_rows), row_threads(weight.n), 0, norm_kernel<A>,
                 cuda_at<const A>(x), weight, eps, cuda_at<A>(out));
 }
 

@@ -1,164 +1,182 @@
-/* Streams: embedding, mixing, collapse and expand (model.md 3.4, 3.5). */
-#include "kernels/cuda/rows.cuh"
+/* Streams: embedding, collapse and expand (model.md 3.4, 3.5). Mixing: cuda_ops_mix.cu. */
 #include "kernels/cuda/streams.cuh"
-#include "kernels/cuda/weights.cuh"
 
-/* A block a row; a dead row's token may be anything. */
+/* Elementwise kernels: a thread a chunk, the rows in grid.y. With few rows the blocks of one are on
+ * as many processors as there are. */
+static constexpr int ELEMENT_THREADS = 128, ELEMENT_ROWS = 65535;
+
+static dim3 element_grid(int64_t n_rows, int64_t width) {
+    CUDA_REQUIRE(n_rows <= ELEMENT_ROWS);
+    return dim3(cuda_blocks(width, ROW_CHUNK * ELEMENT_THREADS), static_cast<uint32_t>(n_rows));
+}
+static __device__ __forceinline__ int64_t element_chunk() {
+    return (static_cast<int64_t>(blockIdx.x) * ELEMENT_THREADS + threadIdx.x) * ROW_CHUNK;
+}
+
+/* ---- Embedding ---- */
+
+/* A dead row's token may be anything. */
 template <typename A> static __global__ void embed_kernel(di_embed_args args) {
-    int64_t t = blockIdx.x, width = args.embed.k;
+    int64_t t = blockIdx.y, width = args.embed.k, at = element_chunk();
     if (cuda_at<const int32_t>(args.batch.pos)[t] < 0) return;
-    const uint8_t *row = cuda_at<const uint8_t>(args.embed.data) +
-                         2 * width * cuda_at<const int32_t>(args.batch.token)[t];
+    int64_t token = cuda_at<const int32_t>(args.batch.token)[t];
+    di_vector row = {DI_BF16, args.embed.k,
+                     di_ptr_at(args.embed.data, static_cast<uint64_t>(2 * width * token))};
     A *streams = cuda_at<A>(args.streams) + t * args.hc * width;
-    for (int64_t d = threadIdx.x; d < width; d += ROW_THREADS) {
-        A value = from_float<A>(load_bf16(row + 2 * d));
-        for (int32_t j = 0; j < args.hc; j++) streams[j * width + d] = value;
-    }
-    if (threadIdx.x < args.hc)
+    if (blockIdx.x == 0 && threadIdx.x < args.hc)
         cuda_at<float>(args.pre)[t * args.hc + threadIdx.x] = threadIdx.x == 0 ? 1.0f : 0.0f;
+    if (at >= width) return;
+    float v[ROW_CHUNK];
+    vector_chunk(row, at, v);
+    bool whole = whole_chunks(streams, width);
+    for (int32_t j = 0; j < args.hc; j++) {
+        if (whole)
+            store_chunk<true>(streams + j * width, at, width, v);
+        else
+            store_chunk<false>(streams + j * width, at, width, v);
+    }
 }
 
 void cuda_op_embed(di_stream *s, const di_embed_args *args) {
     cuda_begin(s);
-    CUDA_REQUIRE(args->embed.dtype == DI_BF16);
-    CUDA_LAUNCH_A(s, "embed", static_cast<uint32_t>(args->batch.n_rows), ROW_THREADS, 0,
+    CUDA_REQUIRE(args->embed.dtype == DI_BF16 && args->hc <= ELEMENT_THREADS);
+    CUDA_LAUNCH_A(s, "embed", element_grid(args->batch.n_rows, args->embed.k), ELEMENT_THREADS, 0,
                   embed_kernel, *args);
 }
 
-/* ---- Mixing coefficients ---- */
+/* ---- Collapse ---- */
 
-static __device__ void normalise(double *comb, int32_t hc, int32_t of, int32_t step, double eps) {
-    double sum = 0;
-    for (int32_t i = 0; i < hc; i++) sum += comb[of + i * step];
-    for (int32_t i = 0; i < hc; i++) comb[of + i * step] /= sum + eps;
-}
-
-/* Row softmax + eps of row i. */
-static __device__ void soften(double *row, int32_t hc, double eps) {
-    double top = row[0], sum = 0;
-    for (int32_t k = 1; k < hc; k++) top = fmax(top, row[k]);
-    for (int32_t k = 0; k < hc; k++) sum += row[k] = exp(row[k] - top);
-    for (int32_t k = 0; k < hc; k++) row[k] = row[k] / sum + eps;
-}
-
-/* Sinkhorn by the first warp: lane i has row i, then column i. */
-static __device__ void sinkhorn(double *comb, int32_t hc, int32_t iters, double eps) {
-    int32_t lane = lane_id();
-    if (lane < hc) soften(comb + lane * hc, hc, eps);
-    __syncwarp();
-    if (lane < hc) normalise(comb, hc, lane, hc, eps);
-    for (int32_t i = 1; i < iters; i++) {
-        __syncwarp();
-        if (lane < hc) normalise(comb, hc, lane * hc, 1, eps);
-        __syncwarp();
-        if (lane < hc) normalise(comb, hc, lane, hc, eps);
+/* A block a row, a thread a chunk, so that all of a row is asked for at once. The collapsed chunk
+ * stays in registers; if the row has more chunks than a block may have threads, the others go to
+ * `out` and back. A thread touches its own chunks only. */
+template <bool WHOLE, typename A>
+static __device__ __forceinline__ void collapse_and_norm(const di_sublayer_in_args &args) {
+    int64_t t = blockIdx.x, width = args.width;
+    const A *streams = cuda_at<const A>(args.streams) + t * args.hc * width;
+    const float *pre = cuda_at<const float>(args.pre) + t * args.hc;
+    A *out = cuda_at<A>(args.out) + t * width, *collapsed = cuda_at<A>(args.collapsed);
+    int64_t first = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
+    int64_t step = static_cast<int64_t>(blockDim.x) * ROW_CHUNK;
+    float sum = 0, mine[ROW_CHUNK], weight[ROW_CHUNK];
+    if (first < width) vector_chunk(args.norm, first, weight);
+    EACH_CHUNK(at, width) {
+        float v[ROW_CHUNK];
+        collapse_chunk<WHOLE>(streams, pre, args.hc, width, at, v);
+        for (int i = 0; i < ROW_CHUNK; i++) v[i] = round_a<A>(v[i]);
+        sum = chunk_squares(v, sum);
+        if (!cuda_none(args.collapsed)) store_chunk<WHOLE>(collapsed + t * width, at, width, v);
+        if (at >= step) store_chunk<WHOLE>(out, at, width, v);
+        for (int i = 0; i < ROW_CHUNK && at == first; i++) mine[i] = v[i];
     }
-    __syncwarp();
-}
-
-/* One row: m [(2 + hc) hc], the bare products, to pre, post and comb. In double: a few hundred
- * values, and what they are multiplied with must not be off. */
-template <typename A> static __global__ void mix_kernel(di_mix_args args, const float *products) {
-    __shared__ double comb[DI_OPS_MAX_HC * DI_OPS_MAX_HC];
-    int32_t hc = args.hc, n_mix = (2 + hc) * hc;
-    int64_t t = blockIdx.x, width = static_cast<int64_t>(hc) * args.width;
-    const A *v = cuda_at<const A>(args.streams) + t * width;
-    double squares = 0;
-    for (int64_t i = threadIdx.x; i < width; i += ROW_THREADS) {
-        double x = static_cast<double>(to_float(v[i]));
-        squares += x * x;
+    float inverse = root_inverse(row_sum(sum), width, args.eps);
+    if (first < width) {
+        chunk_norm(mine, weight, inverse);
+        store_chunk<WHOLE>(out, first, width, mine);
     }
-    double root = sqrt(block_sum<ROW_WARPS>(squares) / static_cast<double>(width) + args.rms_eps);
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n_mix; i += ROW_THREADS) {
-        int part = i < hc ? 0 : i < 2 * hc ? 1 : 2;
-        double m = static_cast<double>(products[t * n_mix + i]) / root;
-        m = m * static_cast<double>(vector_value(args.scale, part)) +
-            static_cast<double>(vector_value(args.base, i));
-        if (part == 0)
-            cuda_at<float>(args.pre)[t * hc + i] = static_cast<float>(sigmoid(m) + args.hc_eps);
-        else if (part == 1)
-            cuda_at<float>(args.post)[t * hc + i - hc] = static_cast<float>(2 * sigmoid(m));
-        else
-            comb[i - 2 * hc] = m;
+    for (int64_t at = first + step; at < width; at += step) {
+        load_chunk<WHOLE>(out, at, width, mine);
+        vector_chunk(args.norm, at, weight);
+        chunk_norm(mine, weight, inverse);
+        store_chunk<WHOLE>(out, at, width, mine);
     }
-    __syncthreads();
-    if (warp_id() > 0) return;
-    sinkhorn(comb, hc, args.iters, args.hc_eps);
-    for (int32_t i = lane_id(); i < hc * hc; i += WARP)
-        cuda_at<float>(args.comb)[t * hc * hc + i] = static_cast<float>(comb[i]);
 }
-
-void cuda_op_mix(di_stream *s, const di_mix_args *args) {
-    cuda_begin(s);
-    int32_t n_mix = (2 + args->hc) * args->hc;
-    CUDA_REQUIRE(args->hc >= 1 && args->hc <= DI_OPS_MAX_HC && args->iters >= 1 &&
-                 args->fn.n == n_mix && args->fn.k == args->hc * args->width);
-    di_ptr products = cuda_take_f(s, static_cast<int64_t>(args->n_rows) * n_mix);
-    cuda_linear_rows(s, &args->fn, args->streams, args->n_rows, false, true, products);
-    CUDA_LAUNCH_A(s, "mix", static_cast<uint32_t>(args->n_rows), ROW_THREADS, 0, mix_kernel, *args,
-                  cuda_at<const float>(products));
-}
-
-/* ---- Collapse and expand ---- */
 
 template <typename A> static __global__ void sublayer_in_kernel(di_sublayer_in_args args) {
-    int64_t t = blockIdx.x, width = args.width;
-    A *out = cuda_at<A>(args.out) + t * width;
-    collapse_row(cuda_at<const A>(args.streams) + t * args.hc * width,
-                 cuda_at<const float>(args.pre) + t * args.hc, args.hc, width, out);
-    if (!cuda_none(args.collapsed)) {
-        for (int64_t d = threadIdx.x; d < width; d += ROW_THREADS)
-            cuda_at<A>(args.collapsed)[t * width + d] = out[d];
-    }
-    row_norm(out, args.norm, width, args.eps, out); /* every thread reads what it wrote itself */
+    if (whole_chunks(cuda_at<const A>(args.streams), args.width) &&
+        whole_chunks(cuda_at<const A>(args.collapsed), args.width) &&
+        whole_chunks(cuda_at<const A>(args.out), args.width))
+        collapse_and_norm<true, A>(args);
+    else
+        collapse_and_norm<false, A>(args);
 }
 
 void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
     cuda_begin(s);
-    CUDA_LAUNCH_A(s, "sublayer_in", static_cast<uint32_t>(args->n_rows), ROW_THREADS, 0,
-                  sublayer_in_kernel, *args);
+    CUDA_LAUNCH_A(s, "sublayer_in", static_cast<uint32_t>(args->n_rows), row_threads(args->width),
+                  0, sublayer_in_kernel, *args);
+}
+
+/* ---- Expand ---- */
+
+/* One chunk of all streams. HC: the number of streams, or 0 for any. */
+template <bool WHOLE, int HC, typename A>
+static __device__ __forceinline__ void expand_chunk(const di_sublayer_out_args &args,
+                                                    const float *post, const float *comb, int64_t t,
+                                                    int64_t at) {
+    constexpr int MOST = HC > 0 ? HC : DI_OPS_MAX_HC;
+    int32_t hc = HC > 0 ? HC : args.hc;
+    int64_t width = args.width;
+    A *streams = cuda_at<A>(args.streams) + t * hc * width;
+    float before[MOST][ROW_CHUNK], y[ROW_CHUNK], sum[ROW_CHUNK];
+    load_chunk<WHOLE>(cuda_at<const A>(args.y) + t * width, at, width, y);
+#pragma unroll
+    for (int i = 0; i < MOST; i++)
+        if (i < hc) load_chunk<WHOLE>(streams + i * width, at, width, before[i]);
+#pragma unroll
+    for (int k = 0; k < MOST; k++) {
+        if (k >= hc) break;
+        for (int e = 0; e < ROW_CHUNK; e++) sum[e] = 0;
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            if (i >= hc) break;
+            float share = comb[i * hc + k];
+            for (int e = 0; e < ROW_CHUNK; e++) sum[e] = fmaf(share, before[i][e], sum[e]);
+        }
+        for (int e = 0; e < ROW_CHUNK; e++) sum[e] = fmaf(post[k], y[e], sum[e]);
+        store_chunk<WHOLE>(streams + k * width, at, width, sum);
+    }
 }
 
 template <typename A> static __global__ void sublayer_out_kernel(di_sublayer_out_args args) {
-    __shared__ float post[DI_OPS_MAX_HC], comb[DI_OPS_MAX_HC * DI_OPS_MAX_HC];
-    int64_t t = blockIdx.x, width = args.width;
-    int32_t hc = args.hc;
-    if (threadIdx.x < hc) post[threadIdx.x] = cuda_at<const float>(args.post)[t * hc + threadIdx.x];
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < hc * hc; i += ROW_THREADS)
-        comb[i] = cuda_at<const float>(args.comb)[t * hc * hc + i];
-    __syncthreads();
-    A *streams = cuda_at<A>(args.streams) + t * hc * width;
-    for (int64_t d = threadIdx.x; d < width; d += ROW_THREADS) {
-        float before[DI_OPS_MAX_HC], y = to_float(cuda_at<const A>(args.y)[t * width + d]);
-        for (int32_t i = 0; i < hc; i++) before[i] = to_float(streams[i * width + d]);
-        for (int32_t k = 0; k < hc; k++) {
-            float sum = 0;
-            for (int32_t i = 0; i < hc; i++) sum = fmaf(comb[i * hc + k], before[i], sum);
-            streams[k * width + d] = from_float<A>(fmaf(post[k], y, sum));
-        }
-    }
+    int64_t t = blockIdx.y, at = element_chunk(), hc = args.hc;
+    const float *post = cuda_at<const float>(args.post) + t * hc;
+    const float *comb = cuda_at<const float>(args.comb) + t * hc * hc;
+    if (at >= args.width) return;
+    bool whole = whole_chunks(cuda_at<const A>(args.streams), args.width) &&
+                 whole_chunks(cuda_at<const A>(args.y), args.width);
+    if (whole && hc == 4)
+        expand_chunk<true, 4, A>(args, post, comb, t, at);
+    else
+        expand_chunk<false, 0, A>(args, post, comb, t, at);
 }
 
 void cuda_op_sublayer_out(di_stream *s, const di_sublayer_out_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->hc >= 1 && args->hc <= DI_OPS_MAX_HC);
-    CUDA_LAUNCH_A(s, "sublayer_out", static_cast<uint32_t>(args->n_rows), ROW_THREADS, 0,
+    CUDA_LAUNCH_A(s, "sublayer_out", element_grid(args->n_rows, args->width), ELEMENT_THREADS, 0,
                   sublayer_out_kernel, *args);
 }
 
-template <typename A> static __global__ void stream_mean_kernel(di_stream_mean_args args) {
-    int64_t t = blockIdx.x, width = args.width;
+/* ---- Mean ---- */
+
+template <bool WHOLE, typename A>
+static __device__ __forceinline__ void mean_chunk(const di_stream_mean_args &args, int64_t t,
+                                                  int64_t at) {
+    int64_t width = args.width;
     const A *streams = cuda_at<const A>(args.streams) + t * args.hc * width;
-    A *out = cuda_at<A>(args.out) + t * args.out_stride;
-    for (int64_t d = threadIdx.x; d < width; d += ROW_THREADS) {
-        float sum = 0;
-        for (int32_t j = 0; j < args.hc; j++) sum += to_float(streams[j * width + d]);
-        out[d] = from_float<A>(sum / static_cast<float>(args.hc));
+    float sum[ROW_CHUNK] = {}, v[ROW_CHUNK];
+#pragma unroll 4
+    for (int32_t j = 0; j < args.hc; j++) {
+        load_chunk<WHOLE>(streams + j * width, at, width, v);
+        for (int i = 0; i < ROW_CHUNK; i++) sum[i] += v[i];
     }
+    for (int i = 0; i < ROW_CHUNK; i++) sum[i] = sum[i] / static_cast<float>(args.hc);
+    store_chunk<WHOLE>(cuda_at<A>(args.out) + t * args.out_stride, at, width, sum);
+}
+
+template <typename A> static __global__ void stream_mean_kernel(di_stream_mean_args args) {
+    int64_t t = blockIdx.y, at = element_chunk();
+    if (at >= args.width) return;
+    bool whole = whole_chunks(cuda_at<const A>(args.streams), args.width) &&
+                 whole_chunks(cuda_at<const A>(args.out), args.out_stride);
+    if (whole)
+        mean_chunk<true, A>(args, t, at);
+    else
+        mean_chunk<false, A>(args, t, at);
 }
 
 void cuda_op_stream_mean(di_stream *s, const di_stream_mean_args *args) {
     cuda_begin(s);
-    CUDA_LAUNCH_A(s, "stream_mean", static_cast<uint32_t>(args->n_rows), ROW_THREADS, 0,
+    CUDA_LAUNCH_A(s, "stream_mean", element_grid(args->n_rows, args->width), ELEMENT_THREADS, 0,
                   stream_mean_kernel, *args);
 }

@@ -65,7 +65,7 @@ void *cuda_take_bytes(di_stream *s, uint64_t bytes) {
 
 void cuda_begin(di_stream *s) {
     static thread_local int device = -1;
-    s->work_used = 0;
+    s->work_used = s->work_size > 0 ? CUDA_COUNTERS * sizeof(uint32_t) : 0;
     if (device == s->device) return;
     if (cuda_check(s, cudaSetDevice(s->device), "choose the device")) device = s->device;
 }

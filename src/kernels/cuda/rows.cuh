@@ -6,25 +6,161 @@
 
 static constexpr int ROW_WARPS = 8, ROW_THREADS = ROW_WARPS * WARP;
 
-/* 1 / sqrt(mean(x^2) + eps) of n values, in every thread. */
-template <typename T>
-static __device__ __forceinline__ float row_inverse(const T *x, int64_t n, double eps) {
-    float sum = 0;
-    for (int64_t i = threadIdx.x; i < n; i += ROW_THREADS) {
-        float v = to_float(x[i]);
-        sum = fmaf(v, v, sum);
+/* ---- Chunks of eight values, in loads and stores of 16 bytes where the address allows it ---- */
+
+static constexpr int ROW_CHUNK = 8;
+
+/* Chunk i of a row belongs to thread i % blockDim.x, in every function that goes over a row. */
+static inline uint32_t row_threads(int64_t width) { /* a chunk a thread, as far as a block goes */
+    uint32_t threads = cuda_blocks(width, ROW_CHUNK * WARP) * WARP;
+    return threads < 1024 ? threads : 1024;
+}
+#define EACH_CHUNK(at, n)                                                                          \
+    for (int64_t at = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK; at < (n);                     \
+         at += static_cast<int64_t>(blockDim.x) * ROW_CHUNK)
+
+static __device__ __forceinline__ bool aligned16(const void *p) {
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+static __device__ __forceinline__ float bf16_low(uint32_t word) {
+    return __uint_as_float(word << 16);
+}
+static __device__ __forceinline__ float bf16_high(uint32_t word) {
+    return __uint_as_float(word & 0xFFFF0000u);
+}
+static __device__ __forceinline__ uint32_t bf16_word(float low, float high) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<uint32_t *>(&pair);
+}
+
+static __device__ __forceinline__ void bf16_words(const uint4 &v, float *out) {
+    out[0] = bf16_low(v.x), out[1] = bf16_high(v.x), out[2] = bf16_low(v.y);
+    out[3] = bf16_high(v.y), out[4] = bf16_low(v.z), out[5] = bf16_high(v.z);
+    out[6] = bf16_low(v.w), out[7] = bf16_high(v.w);
+}
+static __device__ __forceinline__ void load_aligned(const __nv_bfloat16 *x, float *out) {
+    bf16_words(*reinterpret_cast<const uint4 *>(x), out);
+}
+static __device__ __forceinline__ void load_aligned(const float *x, float *out) {
+    float4 a = reinterpret_cast<const float4 *>(x)[0], b = reinterpret_cast<const float4 *>(x)[1];
+    out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
+    out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
+}
+static __device__ __forceinline__ void store_aligned(__nv_bfloat16 *x, const float *v) {
+    *reinterpret_cast<uint4 *>(x) = make_uint4(bf16_word(v[0], v[1]), bf16_word(v[2], v[3]),
+                                               bf16_word(v[4], v[5]), bf16_word(v[6], v[7]));
+}
+static __device__ __forceinline__ void store_aligned(float *x, const float *v) {
+    reinterpret_cast<float4 *>(x)[0] = make_float4(v[0], v[1], v[2], v[3]);
+    reinterpret_cast<float4 *>(x)[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+/* Whether rows of n values from x on, one behind the other, are made of whole aligned chunks. Found
+ * once and not at every load: loads with branches between them wait for each other. */
+template <typename A> static __device__ __forceinline__ bool whole_chunks(const A *x, int64_t n) {
+    return n % ROW_CHUNK == 0 && aligned16(x);
+}
+
+/* Values at .. at + 7 of a row of n; 0 behind its end. */
+template <bool WHOLE, typename A>
+static __device__ __forceinline__ void load_chunk(const A *x, int64_t at, int64_t n, float *out) {
+    if constexpr (WHOLE) {
+        load_aligned(x + at, out);
+    } else {
+        for (int i = 0; i < ROW_CHUNK; i++) out[i] = at + i < n ? to_float(x[at + i]) : 0.0f;
     }
-    double mean = static_cast<double>(block_sum<ROW_WARPS>(sum)) / static_cast<double>(n);
+}
+/* The same way back, rounded by a. */
+template <bool WHOLE, typename A>
+static __device__ __forceinline__ void store_chunk(A *x, int64_t at, int64_t n, const float *v) {
+    if constexpr (WHOLE) {
+        store_aligned(x + at, v);
+    } else {
+        for (int i = 0; i < ROW_CHUNK; i++)
+            if (at + i < n) x[at + i] = from_float<A>(v[i]);
+    }
+}
+/* Of a stored vector, which may be unaligned. */
+static __device__ __forceinline__ void vector_chunk(const di_vector &v, int64_t at, float *out) {
+    const uint8_t *data = cuda_at<const uint8_t>(v.data);
+    if (at + ROW_CHUNK <= v.n && aligned16(data)) {
+        if (v.dtype == DI_BF16)
+            load_aligned(reinterpret_cast<const __nv_bfloat16 *>(data) + at, out);
+        else
+            load_aligned(reinterpret_cast<const float *>(data) + at, out);
+        return;
+    }
+    for (int i = 0; i < ROW_CHUNK; i++) out[i] = at + i < v.n ? vector_value(v, at + i) : 0.0f;
+}
+
+/* ---- Norms ---- */
+
+static __device__ __forceinline__ float chunk_squares(const float *v, float sum) {
+    for (int i = 0; i < ROW_CHUNK; i++) sum = fmaf(v[i], v[i], sum);
+    return sum;
+}
+
+/* w * (v * inverse), in place. */
+static __device__ __forceinline__ void chunk_norm(float *v, const float *weight, float inverse) {
+    for (int i = 0; i < ROW_CHUNK; i++) v[i] = weight[i] * (v[i] * inverse);
+}
+
+/* The sum over all threads of a block of whole warps, in every thread. */
+static __device__ __forceinline__ float row_sum(float x) {
+    __shared__ float part[WARP];
+    float mine = warp_sum(x);
+    int warps = static_cast<int>(blockDim.x) / WARP;
+    __syncthreads(); /* an earlier call may still read */
+    if (lane_id() == 0) part[warp_id()] = mine;
+    __syncthreads();
+    return warp_sum(lane_id() < warps ? part[lane_id()] : 0.0f);
+}
+
+/* 1 / sqrt(mean(x^2) + eps) from the sum of the squares of n values. */
+static __device__ __forceinline__ float root_inverse(float squares, int64_t n, double eps) {
+    double mean = static_cast<double>(squares) / static_cast<double>(n);
     return static_cast<float>(1 / sqrt(mean + eps));
 }
 
-/* out = a(w * (x * inverse)); may be in place. */
-template <typename A, typename T>
-static __device__ __forceinline__ void row_norm(const T *x, const di_vector &w, int64_t n,
+/* A thread's first chunk stays in registers; others, if the block is too small for the row, are read
+ * twice. */
+template <bool WHOLE, typename A>
+static __device__ __forceinline__ void norm_chunks(const A *x, const di_vector &w, int64_t n,
+                                                   double eps, A *out) {
+    int64_t first = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
+    int64_t step = static_cast<int64_t>(blockDim.x) * ROW_CHUNK;
+    float sum = 0, mine[ROW_CHUNK], weight[ROW_CHUNK], v[ROW_CHUNK];
+    if (first < n) {
+        load_chunk<WHOLE>(x, first, n, mine);
+        vector_chunk(w, first, weight);
+        sum = chunk_squares(mine, 0);
+    }
+    for (int64_t at = first + step; at < n; at += step) {
+        load_chunk<WHOLE>(x, at, n, v);
+        sum = chunk_squares(v, sum);
+    }
+    float inverse = root_inverse(row_sum(sum), n, eps);
+    if (first < n) {
+        chunk_norm(mine, weight, inverse);
+        store_chunk<WHOLE>(out, first, n, mine);
+    }
+    for (int64_t at = first + step; at < n; at += step) {
+        load_chunk<WHOLE>(x, at, n, v);
+        vector_chunk(w, at, weight);
+        chunk_norm(v, weight, inverse);
+        store_chunk<WHOLE>(out, at, n, v);
+    }
+}
+
+/* out = a(w * (x * inverse)) by a block of whole warps, whose number follows from the row's length;
+ * may be in place. Every thread reads and writes the same chunks. */
+template <typename A>
+static __device__ __forceinline__ void row_norm(const A *x, const di_vector &w, int64_t n,
                                                 double eps, A *out) {
-    float inverse = row_inverse(x, n, eps);
-    for (int64_t i = threadIdx.x; i < n; i += ROW_THREADS)
-        out[i] = from_float<A>(vector_value(w, i) * (to_float(x[i]) * inverse));
+    if (whole_chunks(x, n) && whole_chunks(out, n))
+        norm_chunks<true>(x, w, n, eps, out);
+    else
+        norm_chunks<false>(x, w, n, eps, out);
 }
 
 /* RoPE of `heads` vectors of `width` values at one position, in place. */

@@ -4,14 +4,34 @@
 
 #include "kernels/cuda/rows.cuh"
 
-/* out = a(sum_j pre[j] streams[j]); thread i of ROW_THREADS makes values i, i + ROW_THREADS, ... */
+/* sum_j pre[j] streams[j] of one chunk. */
+template <bool WHOLE, typename A>
+static __device__ __forceinline__ void collapse_chunk(const A *streams, const float *pre,
+                                                      int32_t hc, int64_t width, int64_t at,
+                                                      float *out) {
+    for (int i = 0; i < ROW_CHUNK; i++) out[i] = 0;
+#pragma unroll 4
+    for (int32_t j = 0; j < hc; j++) {
+        float v[ROW_CHUNK];
+        load_chunk<WHOLE>(streams + j * width, at, width, v);
+        for (int i = 0; i < ROW_CHUNK; i++) out[i] = fmaf(pre[j], v[i], out[i]);
+    }
+}
+
+/* out = a(sum_j pre[j] streams[j]); a thread makes its chunks. */
 template <typename A>
 static __device__ __forceinline__ void collapse_row(const A *streams, const float *pre, int32_t hc,
                                                     int64_t width, A *out) {
-    for (int64_t d = threadIdx.x; d < width; d += ROW_THREADS) {
-        float sum = 0;
-        for (int32_t j = 0; j < hc; j++) sum = fmaf(pre[j], to_float(streams[j * width + d]), sum);
-        out[d] = from_float<A>(sum);
+    bool whole = whole_chunks(streams, width) && whole_chunks(out, width);
+    EACH_CHUNK(at, width) {
+        float v[ROW_CHUNK];
+        if (whole) {
+            collapse_chunk<true>(streams, pre, hc, width, at, v);
+            store_chunk<true>(out, at, width, v);
+        } else {
+            collapse_chunk<false>(streams, pre, hc, width, at, v);
+            store_chunk<false>(out, at, width, v);
+        }
     }
 }
 

@@ -1,0 +1,20 @@
+/* Kernels whose last block goes on with what all of them have written: one launch less. */
+#ifndef DI_KERNELS_CUDA_LAST_BLOCK_CUH
+#define DI_KERNELS_CUDA_LAST_BLOCK_CUH
+
+#include "kernels/cuda/device.cuh"
+
+/* Whether this is the last of n_blocks blocks to come here; it sees what the others wrote to global
+ * memory before. All threads call, once in a kernel. The counter (cuda_counters) is 0 before and
+ * after. */
+static __device__ __forceinline__ bool last_block(uint32_t *counter, uint32_t n_blocks) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicInc(counter, n_blocks - 1) == n_blocks - 1;
+    __syncthreads();
+    if (last) __threadfence();
+    return last;
+}
+
+#endif
