@@ -314,8 +314,9 @@ static void select_plainly(di_stream *s, const di_index_select_args *args) {
 /* ---- The whole, streamed ---- */
 
 static bool fits_stream(const di_stream *s, const di_index_select_args *args) {
-    return s->release && args->n_heads <= INDEX_HEADS && args->pages.di <= INDEX_DIM &&
-           args->pages.di % WARP == 0 && args->top_k > 0;
+    const di_pages *p = &args->pages;
+    return s->release && args->n_heads <= INDEX_HEADS && p->di <= INDEX_DIM && p->di % WARP == 0 &&
+           (p->ratio & (p->ratio - 1)) == 0 && p->page_bytes <= UINT32_MAX && args->top_k > 0;
 }
 
 /* Whether pieces of codes and scales may be copied whole (index_score.cuh). */

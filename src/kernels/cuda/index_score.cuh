@@ -194,9 +194,10 @@ typedef struct tile_place {
     int32_t entry[2], page[2];
 } tile_place;
 
+/* page_bits: a page has 1 << page_bits entries. */
 static __device__ __forceinline__ tile_place find_tile(const di_index_select_args &args,
                                                        const score_row &row, int32_t begin,
-                                                       int32_t per_page) {
+                                                       int32_t page_bits) {
     tile_place at;
     const int32_t *table = cuda_at<const int32_t>(args.pages.table) +
                            static_cast<int64_t>(row.slot) * args.pages.table_stride;
@@ -204,7 +205,7 @@ static __device__ __forceinline__ tile_place find_tile(const di_index_select_arg
     for (int i = 0; i < 2; i++) {
         int32_t place = begin + lane_id() / 4 + 8 * i;
         at.entry[i] = place < row.size ? list_entry(args, row.t, place, row.visible) : -1;
-        at.page[i] = at.entry[i] >= 0 ? table[at.entry[i] / per_page] : 0;
+        at.page[i] = at.entry[i] >= 0 ? table[at.entry[i] >> page_bits] : 0;
     }
     return at;
 }
@@ -213,16 +214,19 @@ static __device__ __forceinline__ tile_place find_tile(const di_index_select_arg
  * bytes lie at such addresses and all of INDEX_DIM is there. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void fetch_tile(const di_pages &p, const tile_place &at,
-                                                  int32_t per_page, key_slot *slot) {
-    int32_t lane = lane_id(), t = lane % 4;
+                                                  int32_t page_bits, key_slot *slot) {
+    uint32_t lane = static_cast<uint32_t>(lane_id()), t = lane % 4;
+    uint32_t dim = ALIGNED ? INDEX_DIM : static_cast<uint32_t>(p.di);
+    const uint8_t *all_codes = cuda_at<const uint8_t>(p.pool) + p.key_codes + 16 * t;
+    const uint8_t *all_scales = cuda_at<const uint8_t>(p.pool) + p.key_scales;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        bool wanted = at.entry[i] >= 0 && 32 * t < p.di;
-        int64_t place = at.entry[i] >= 0 ? at.entry[i] % per_page : 0;
-        const uint8_t *page =
-            cuda_at<const uint8_t>(p.pool) + static_cast<uint64_t>(at.page[i]) * p.page_bytes;
-        const uint8_t *codes = page + p.key_codes + place * (p.di / 2) + 16 * t;
-        const uint8_t *scales = page + p.key_scales + place * (p.di / 32);
+        bool wanted = at.entry[i] >= 0 && 32 * t < dim;
+        uint32_t place = static_cast<uint32_t>(at.entry[i]) & ((1u << page_bits) - 1);
+        uint64_t page = static_cast<uint64_t>(static_cast<uint32_t>(at.page[i])) *
+                        static_cast<uint32_t>(p.page_bytes);
+        const uint8_t *codes = all_codes + page + place * (dim / 2);
+        const uint8_t *scales = all_scales + page + place * (dim / 32);
         if (ALIGNED) {
             copy_async(&slot->codes[i][lane], codes, wanted);
             copy_async_word(&slot->scales[i][lane], scales, wanted);
@@ -288,7 +292,7 @@ static __device__ __forceinline__ float2 score_tile(const key_slot &slot, const 
 template <bool ALIGNED>
 static __device__ void score_strips(const di_index_select_args &args, const index_pass &pass,
                                     score_shared *shared, int32_t r, int32_t begin, int32_t end) {
-    int32_t warp = warp_id(), per_page = 64 / args.pages.ratio;
+    int32_t warp = warp_id(), page_bits = 6 - (__ffs(args.pages.ratio) - 1);
     if (begin + warp >= end) return;
     score_row row = load_row(args, pass, r);
     int32_t first = (begin + warp - shared->starts[r]) * STRIP;
@@ -301,18 +305,18 @@ static __device__ void score_strips(const di_index_select_args &args, const inde
     };
     auto find = [&](int32_t i) {
         tile_place none = {{-1, -1}, {0, 0}};
-        return i < tiles ? find_tile(args, row, place_of(i), per_page) : none;
+        return i < tiles ? find_tile(args, row, place_of(i), page_bits) : none;
     };
     tile_place next = find(0);
     for (int32_t i = 0; i < STAGES - 1; i++) {
         tile_place later = find(i + 1);
-        fetch_tile<ALIGNED>(args.pages, next, per_page, &slots[i]);
+        fetch_tile<ALIGNED>(args.pages, next, page_bits, &slots[i]);
         copy_commit();
         next = later;
     }
     for (int32_t i = 0; i < tiles; i++) {
         tile_place later = find(i + STAGES);
-        fetch_tile<ALIGNED>(args.pages, next, per_page, &slots[(i + STAGES - 1) % STAGES]);
+        fetch_tile<ALIGNED>(args.pages, next, page_bits, &slots[(i + STAGES - 1) % STAGES]);
         copy_commit();
         copy_wait<STAGES - 1>();
         float2 sums = score_tile(slots[i % STAGES], row);
