@@ -75,7 +75,9 @@ static __global__ void window_store_kernel(di_window_store_args args) {
     int64_t t = blockIdx.x, d = args.head_dim, later = t + args.ring.ring_slots;
     int32_t slot = rows[t].slot;
     if (pos[t] < 0) return;
-    if (later < b.n_rows && rows[later].slot == slot && pos[later] >= 0) return;
+    if (later < b.n_rows && rows[later].slot == slot && pos[later] >= 0 &&
+        (pos[later] - pos[t]) % args.ring.ring_slots == 0)
+        return;
     int64_t place =
         static_cast<int64_t>(slot) * args.ring.ring_slots + pos[t] % args.ring.ring_slots;
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x)
