@@ -63,7 +63,7 @@ typedef enum di_spec_mode {
 typedef struct di_spec_plan {
     di_spec_mode mode; /* fixed: all drafts that there are */
     int32_t drafts;    /* K: drafts to verify in the step; 0 when off */
-    double rate;       /* tokens a second that the step then yields */
+    double rate; /* tokens a second that the step then yields; of no use where costs had one */
 } di_spec_plan;
 
 /* STALE survivals. The best of off, fixed and scheduled for this load: K is the global argmax of
