@@ -156,8 +156,8 @@ static di_status deliver_block(di_core *core, const core__step *step, int32_t b,
     if (s->n_done > s->n_high) s->n_high = s->n_done;
     if (column >= 0)
         core__spec_learn(core, s, step, column, rows - 1, kept - 1);
-    else if (s->survival_age > 0)
-        s->survival_age++;
+    else
+        core__spec_pass(s);
     DI_TRY(deliver_tokens(core, owner, kept, step, at, error));
     return core__is_current(owner) ? core__settle(core, s, error) : DI_OK;
 }

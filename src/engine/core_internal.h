@@ -110,9 +110,10 @@ typedef struct core__step {
     bool alone;      /* nothing was in flight when it was enqueued */
     int32_t n_ended; /* sequences that ended in it before their max_tokens */
     int32_t context_class;
-    di_fetch results;          /* [max_batch], [max_out] */
-    float *confidence;         /* [block][n_drafted] */
-    double begin, middle, end; /* seconds of the stream: before, behind the drafts, after */
+    di_fetch results;  /* [max_batch], [max_out] */
+    float *confidence; /* [block][n_drafted] */
+    /* Seconds of the stream: before all, before the drafts, behind them, after all. */
+    double begin, ready, middle, end;
     uint64_t mark;
 } core__step;
 
@@ -347,6 +348,8 @@ int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room, int64_t p
 /* What became of the drafts of s, in a column of the step; and a step's times. */
 void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column,
                       int32_t n_verified, int32_t n_accepted);
+/* A step of s went by without drafts. */
+void core__spec_pass(core__sequence *s);
 void core__spec_time(di_core *core, const core__step *step);
 /* Seconds by which a step would be shorter without one of its blocks, draft included. */
 double core__spec_block_seconds(const di_core *core, const core__step *step);

@@ -107,6 +107,13 @@ static int32_t gather(di_core *core) {
     return n;
 }
 
+/* Drafts that n sequences could have if there were rows for all. */
+static int32_t wanted_drafts(const core__spec *spec, int32_t n) {
+    int32_t sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += spec->limit[i];
+    return sum;
+}
+
 /* Tokens that all drafts of n sequences would give, as far as is known. */
 static double expected(const core__spec *spec, int32_t n) {
     double sum = 0;
@@ -144,21 +151,22 @@ static bool explores(di_core *core, int32_t n_blocks, int32_t n, int32_t most,
 }
 
 /* The step's seconds by drafts, beside rows of prompts. These are work to be done once, so only the
- * differences count. A row that a draft takes from a prompt costs what a row of such steps does. */
+ * differences count. `spare` rows are left over; beyond them a draft takes a row from a prompt, and
+ * costs what a row of such steps does. */
 static void price_beside(di_core *core, int32_t n_blocks, int32_t most, int64_t prompt_rows,
-                         bool competes) {
+                         int64_t spare) {
     core__spec *spec = &core->spec;
-    if (!competes || !(spec->mixed_row_s > 0)) {
-        di_spec_cost_fill(spec->verify, core->context_class, n_blocks + prompt_rows, most + 1,
-                          spec->step_s);
-        return;
-    }
-    for (int32_t k = 0; k <= most; k++) spec->step_s[k] = (n_blocks + k) * spec->mixed_row_s;
+    double row_s = spec->mixed_row_s;
+    di_spec_cost_fill(spec->verify, core->context_class, n_blocks + prompt_rows, most + 1,
+                      spec->step_s);
+    if (!(row_s > 0)) return;
+    for (int32_t k = (int32_t)core__smaller(spare, most) + 1; k <= most; k++)
+        spec->step_s[k] = spec->step_s[k - 1] + row_s;
 }
 
 /* Beside prompts drafts are made where they bring tokens cheaper than steps without prompts do. */
 static int32_t plan_best(di_core *core, int32_t n_blocks, int32_t n, int32_t most,
-                         int64_t prompt_rows, bool competes) {
+                         int64_t prompt_rows) {
     core__spec *spec = &core->spec;
     const di_spec_batch batch = {n, spec->block, spec->survival, spec->limit};
     di_spec_costs costs = {.step_s = spec->step_s,
@@ -170,12 +178,14 @@ static int32_t plan_best(di_core *core, int32_t n_blocks, int32_t n, int32_t mos
     if (plan.mode == DI_SPEC_OFF) {
         double excess = costs.draft_s + spec->step_s[most] - spec->step_s[0];
         /* What ends soon has few drafts, and so little to teach. */
-        if (2 * most < n_blocks * spec->block) return 0;
+        if (2 * wanted_drafts(spec, n) < n_blocks * spec->block) return 0;
         return di_spec_probe_due(&spec->probe, spec->step_s[0], excess) ? most : 0;
     }
     if (prompt_rows > 0) {
+        int64_t left = core->options.max_rows - n_blocks;
         costs.rate = plan.rate;
-        price_beside(core, n_blocks, most, prompt_rows, competes);
+        prompt_rows = core__smaller(prompt_rows, left);
+        price_beside(core, n_blocks, most, prompt_rows, left - prompt_rows);
         plan = di_spec_choose(&batch, &costs, spec->lengths, spec->heap);
     }
     return plan.drafts;
@@ -194,18 +204,15 @@ static int32_t context_class(const di_core *core) {
 }
 
 int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room, int64_t prompt_rows) {
-    int32_t most = 0, left = core->options.max_rows - n_blocks;
+    int32_t wanted = 0;
     core->context_class = context_class(core);
-    for (int32_t i = 0; i < core->n_order; i++) most += core->order[i]->most;
-    most = (int32_t)core__smaller(most, room);
+    for (int32_t i = 0; i < core->n_order; i++) wanted += core->order[i]->most;
+    int32_t most = (int32_t)core__smaller(wanted, room);
     if (most == 0 || core->options.spec == DI_SPEC_FIXED) return most;
     int32_t n = gather(core), n_verified;
     /* A step with prompts is no measurement of its size. */
-    if (prompt_rows > 0 || !explores(core, n_blocks, n, most, &n_verified)) {
-        bool competes = prompt_rows + most > left;
-        if (competes) prompt_rows = left - most;
-        n_verified = plan_best(core, n_blocks, n, most, prompt_rows, competes);
-    }
+    if (prompt_rows > 0 || !explores(core, n_blocks, n, most, &n_verified))
+        n_verified = plan_best(core, n_blocks, n, most, prompt_rows);
     if (n_verified == 0) core->spec.since_plain = 0;
     return n_verified;
 }
@@ -264,6 +271,10 @@ void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, 
     di_spec_observe(spec->calibration, s->law, spec->confidence, n_verified, n_accepted);
 }
 
+void core__spec_pass(core__sequence *s) {
+    if (s->survival_age > 0) s->survival_age++;
+}
+
 void core__spec_time(di_core *core, const core__step *step) {
     core__spec *spec = &core->spec;
     int64_t rows = (int64_t)step->n_blocks + step->n_verified;
@@ -275,7 +286,7 @@ void core__spec_time(di_core *core, const core__step *step) {
         spec->mixed_row_s = before > 0 ? before + (row_s - before) / 8 : row_s;
     }
     if (step->n_drafted > 0) {
-        di_spec_cost_record(spec->draft, step->n_drafted, 0, step->middle - step->begin);
+        di_spec_cost_record(spec->draft, step->n_drafted, 0, step->middle - step->ready);
     }
 }
 

@@ -85,6 +85,9 @@ static void count(di_core *core, const core__step *step) {
 
 static di_status enqueue(di_core *core, core__step *step, di_error *error) {
     di_context_stamp(core->context, &step->begin);
+    /* What earlier steps left to do is no cost of these drafts. */
+    if (step->n_drafted > 0) di_context_catch_up(core->context);
+    di_context_stamp(core->context, &step->ready);
     DI_TRY(enqueue_draft(core, step, error));
     di_context_stamp(core->context, &step->middle);
     DI_TRY(enqueue_forward(core, step, error));

@@ -63,7 +63,7 @@ typedef enum di_spec_mode {
 typedef struct di_spec_plan {
     di_spec_mode mode; /* fixed: all drafts that there are */
     int32_t drafts;    /* K: drafts to verify in the step; 0 when off */
-    double rate;       /* tokens a second that the step then yields */
+    double rate; /* tokens a second that the step then yields; of no use where costs had one */
 } di_spec_plan;
 
 /* STALE survivals. The best of off, fixed and scheduled for this load: K is the global argmax of
@@ -89,7 +89,7 @@ int32_t di_spec_early_stop(const di_spec_batch *current, const di_spec_costs *co
  * then a step is speculated all the same (fixed, so that every position is observed), paid for by
  * the time of the steps before: over any stretch the extra time stays below `share` of it and one
  * probe. Start with {0}. */
-enum { DI_SPEC_PROBE_DIVISOR = 64 }; /* share 1/64: 1.6 %, beside the 5 % that a user may notice */
+enum { DI_SPEC_PROBE_DIVISOR = 128 }; /* share 1/128: 0.8 %, beside the 5 % that a user may notice */
 typedef struct di_spec_probe {
     double credit_s;
 } di_spec_probe;

@@ -94,7 +94,7 @@ enum { DI_TOKEN_NEXT = -1 }; /* a row's token is next_token[slot], known to the 
 
 /* A row as the host asks for it. Rows of one slot are contiguous, offsets 0, 1, 2, ...; but rows that
  * only go into windows (window_kv, window_store) may come in any order, and stand before the slot's
- * end, as long as no two of them take the same place of a ring. */
+ * end, as long as no two of them take the same place of a ring; batch.first means nothing then. */
 typedef struct di_row {
     int32_t token;  /* id, or DI_TOKEN_NEXT */
     int32_t slot;   /* of the sequence */
@@ -596,9 +596,8 @@ typedef struct di_sample_args {
  * Rows behind the first m + 1 get token -1 and logprob 0. n_valid[slot] = m + 1; next_token[slot] =
  * the last that came out if >= 0. A -2 (or -1, of a dead row) is the last to come out. */
 typedef struct di_accept_args {
-    di_sample_args
-        sample; /* as sample had them, with logprob; n_out: rows of all blocks, which come
-                              first */
+    /* As sample had them, with logprob; n_out: the rows of all blocks, which come first. */
+    di_sample_args sample;
     int32_t n_blocks, block, n_columns;
     di_ptr blocks;       /* di_block [n_blocks] */
     di_ptr n_rows;       /* int32 [n_blocks] */

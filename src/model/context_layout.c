@@ -92,7 +92,6 @@ static void lay_out_activations(planner *p, const di_config *c, const di_backend
     at->engram_values = take(p, rows * columns * (uint64_t)c->engram_head_dim, a);
     at->engram_kv = take(p, columns ? rows * (hc + 1) * d : 0, a);
     at->main_hidden = take(p, rows * (uint64_t)c->n_dspark_targets * d, a);
-    at->aside = take(p, o->drafts ? rows * (uint64_t)c->n_dspark_targets * d : 0, a);
 }
 
 /* What only replay needs: floors of windows, and room for the rows above the cut. */

@@ -245,6 +245,11 @@ typedef struct di_draft_step {
     int32_t n_masks;
 } di_draft_step;
 
+/* Steps that only decode put aside what the draft layers' windows are made of; here it goes into them.
+ * Whoever reads these, or changes a slot's length otherwise than by a step, needs that done before:
+ * di_draft, di_context_save, rewind and drop do it themselves. Enqueued. */
+void di_context_catch_up(di_context *context);
+
 /* Enqueues a draft of dspark_block_size tokens behind each anchor. Sequences stay as they are; the
  * logits of the last di_forward are lost. Noise of a draft is that of the target at its position,
  * or of the round (params' noise). Penalties see the drafts before. The drafts can be verified by

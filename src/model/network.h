@@ -111,7 +111,6 @@ typedef struct di_context_buffers {
     di_ptr qr, q, o, kv_codes, kv_scales, picks, candidates;
     di_ptr router_picks, router_weights, expert_rows, shared;
     di_ptr engram_rows, engram_values, engram_kv, main_hidden;
-    di_ptr aside; /* rows of main_hidden that did not go into the draft layers' windows yet */
     di_ptr normed, logits, export;
     /* the rows above the cut */
     di_ptr upper_rows, upper_pos, upper_first, upper_token, upper_streams, upper_pre;
@@ -155,12 +154,14 @@ struct di_context {
     int64_t *seen;    /* [n_slots]: the last step that had rows of the slot */
     int64_t step_number;
     int32_t *out_slots; /* [max_out] */
-    /* With drafts: the slots of the rows in at.aside in the order of their steps, -1: given up; how
-     * many each slot has. They are the last ones of their slots. */
-    int32_t n_aside, *aside_slot, *n_aside_of; /* [max_rows], [n_slots] */
-    int32_t n_drafts;                          /* sequences of the last di_draft */
-    int32_t *column;  /* [n_slots]: where their drafts stand, -1: not drafted last */
-    di_block *blocks; /* [n_slots]: of a step, as uploaded */
+    /* With drafts: the first n_aside rows of at.main_hidden did not go into the draft layers' windows
+     * yet (observe.c). They are the last ones of their slots, in the order of their steps. */
+    int32_t n_aside;
+    int32_t *aside_slot; /* [max_rows]: whose they are, -1: nobody's any more */
+    int32_t *n_aside_of; /* [n_slots]: how many each slot has */
+    int32_t n_drafts;    /* sequences of the last di_draft */
+    int32_t *column;     /* [n_slots]: where their drafts stand, -1: not drafted last */
+    di_block *blocks;    /* [n_slots]: of a step, as uploaded */
     /* [max_out] each, with drafts: what a download fills, in order of the token loop */
     int32_t *draft_tokens;
     float *draft_confidence;
@@ -266,9 +267,6 @@ void di_pass_observe(const di_pass *p);
 /* Before a step: true, and where its main_hidden goes, when that is put aside. Else all that was put
  * aside before is in the windows when it begins. */
 bool di_context_put_aside(di_context *context, const di_step *step, di_ptr *where);
-/* What was put aside goes into the windows. Whoever reads them, or changes a slot's length otherwise
- * than by a step, calls this before. Enqueued. */
-void di_context_catch_up(di_context *context);
 /* What was put aside of slot is not wanted any more. */
 void di_context_drop_aside(di_context *context, int32_t slot);
 

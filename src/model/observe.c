@@ -1,9 +1,10 @@
 /* The draft layers' windows, filled from what the backbone saw (dspark.md 3 and 4): at once, or later.
  *
- * Nobody reads them until drafts are made. So steps that only decode, without drafts, put what they
- * saw aside; when drafts are made, or a slot's tokens are taken back or saved, the rows that were put
- * aside go through the draft layers' projections together, which costs a fraction of one at a time.
- * The bits are the same: a row's do not depend on its company.
+ * Nobody reads them until drafts are made or a slot is saved. So steps that only decode, without
+ * drafts, put what they saw aside. It goes through the draft layers' projections, all rows together,
+ * which costs a fraction of one at a time, before the next step that does more than that, before
+ * drafts are made, and before a slot's tokens are taken back or saved. The bits are the same: a row's
+ * do not depend on its company.
  */
 #include "model/network.h"
 
@@ -38,10 +39,12 @@ void di_pass_observe(const di_pass *p) {
 
 /* ---- Later ---- */
 
+/* Row `row` of main_hidden: what is put aside stays there until it is read, for no other step writes
+ * there before. */
 static di_ptr aside(const di_context *context, int32_t row) {
     const di_config *c = &context->model->config;
     uint64_t width = (uint64_t)c->n_dspark_targets * (uint64_t)c->hidden_size;
-    return di_ptr_at(context->at.aside, (uint64_t)row * width * context->backend->a_bytes);
+    return di_ptr_at(context->at.main_hidden, (uint64_t)row * width * context->backend->a_bytes);
 }
 
 bool di_context_put_aside(di_context *context, const di_step *step, di_ptr *where) {
@@ -59,39 +62,51 @@ bool di_context_put_aside(di_context *context, const di_step *step, di_ptr *wher
     return true;
 }
 
-/* The rows from..from + n - 1 of those that were put aside, as rows before the end of their slots. */
+/* Rows from..from + n - 1 of those that were put aside, as rows before the end of their slots. What a
+ * slot's ring has no place for any more is dead. */
 static void list_rows(di_context *context, int32_t from, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         int32_t slot = context->aside_slot[from + i];
         di_row row = {0, 0, DI_OFFSET_DEAD};
-        if (slot >= 0) row = (di_row){0, slot, -context->n_aside_of[slot]--};
+        if (slot >= 0) {
+            int32_t before_end = context->n_aside_of[slot]--;
+            if (before_end <= context->ring_slots) row = (di_row){0, slot, -before_end};
+        }
         context->upper[i] = row;
     }
+}
+
+/* Rows at the front that nobody wants. */
+static int32_t skip_lost(di_context *context) {
+    int32_t from = 0;
+    for (; from < context->n_aside; from++) {
+        int32_t slot = context->aside_slot[from];
+        if (slot < 0) continue;
+        if (context->n_aside_of[slot] <= context->ring_slots) break;
+        context->n_aside_of[slot]--;
+    }
+    return from;
 }
 
 void di_context_catch_up(di_context *context) {
     di_backend *backend = context->backend;
     di_context_buffers at = context->at;
-    /* No two rows of a piece take the same place of a ring, whatever slots they are of. */
-    int32_t piece = context->ring_slots < context->options.max_rows ? context->ring_slots
-                                                                    : context->options.max_rows;
-    for (int32_t from = 0; from < context->n_aside; from += piece) {
-        int32_t n = context->n_aside - from < piece ? context->n_aside - from : piece;
-        di_pass p = {context,
-                     &context->model->config,
-                     &at,
-                     backend->ops,
-                     backend->stream,
-                     di_pass_batch(context, n, DI_NONE),
-                     -1,
-                     0};
-        list_rows(context, from, n);
-        backend->upload(p.stream, at.rows, context->upper, (uint64_t)n * sizeof(di_row));
-        p.ops->step_begin(p.stream, &(di_step_begin_args){p.batch});
-        at.main_hidden = aside(context, from);
-        di_pass_observe(&p);
-    }
+    int32_t from = skip_lost(context), n = context->n_aside - from;
     context->n_aside = 0;
+    if (n == 0) return;
+    di_pass p = {context,
+                 &context->model->config,
+                 &at,
+                 backend->ops,
+                 backend->stream,
+                 di_pass_batch(context, n, DI_NONE),
+                 -1,
+                 0};
+    list_rows(context, from, n);
+    backend->upload(p.stream, at.rows, context->upper, (uint64_t)n * sizeof(di_row));
+    p.ops->step_begin(p.stream, &(di_step_begin_args){p.batch});
+    at.main_hidden = aside(context, from);
+    di_pass_observe(&p);
 }
 
 void di_context_drop_aside(di_context *context, int32_t slot) {

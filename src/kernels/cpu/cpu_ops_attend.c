@@ -74,7 +74,8 @@ void cpu_op_window_store(di_stream *s, const di_window_store_args *args) {
     for (int64_t t = 0; t < b->n_rows; t++) {
         if (pos[t] < 0) continue;
         /* A later row of the sequence takes the same place: leave it to that one. */
-        bool again = t + n < b->n_rows && rows[t + n].slot == rows[t].slot && pos[t + n] >= 0;
+        bool again = t + n < b->n_rows && rows[t + n].slot == rows[t].slot &&
+                     (pos[t + n] - pos[t]) % n == 0 && pos[t + n] >= 0;
         if (again) continue;
         int64_t place = rows[t].slot * n + pos[t] % n;
         memcpy((uint8_t *)cpu_at(args->ring.codes) + place * d,

@@ -109,7 +109,7 @@ void cpu_products(di_stream *s, const cpu_product *products, int32_t n) {
     for (;; job.height /= 2) { /* small matrices: lower tiles, so that every core has some */
         tiles = 0;
         for (int32_t i = 0; i < n; i++) tiles += tiles_of(&products[i], job.height);
-        if (tiles >= 4 * s->n_members || job.height == 8) break;
+        if (tiles >= (job.height > 8 ? 4 : 2) * s->n_members || job.height == 4) break;
     }
     /* Matrices too small for that: parts of the rows, of at least eight. */
     while (tiles * job.parts < 2 * s->n_members && least / (job.parts + 1) >= 8) job.parts++;

@@ -10,6 +10,7 @@ enum {
     ROW_CHUNK = 48,        /* x rows that pass over a tile while their block stays in L2 */
     LOW_TILE = 8,          /* weight rows of the lowest tile */
     LONG_ROW = 1024,       /* values; see few_rows */
+    SHORT_ROW = 128,
     L1_TILE = 4096,        /* values of a tile that stays in L1 beside x */
     TILE_LD = CPU_TILE_LD, /* floats between rows of a decoded tile */
 };
@@ -169,6 +170,7 @@ static void product_by_tiles(const di_matrix *w, int64_t n0, int32_t n, const fl
 static int32_t few_rows(di_dtype dtype, int32_t k) {
     switch (dtype) {
     case DI_FP4_PAIR: return k < 256 ? 0 : k > LONG_ROW ? 2 : 1;
+    case DI_F8_E4M3: return k < SHORT_ROW ? 5 : CPU_FEW_ROWS;
     case DI_F32: return 6;
     default: return CPU_FEW_ROWS;
     }
