@@ -6,8 +6,8 @@
  *   --numerics float|release   default release
  *   --config NAME|FILE         released (default), tiny, or a config.json
  *   --set KEY=VALUE            a field of it; may be given several times
- *   --layers N                 a run of its layers, chosen for its mix of roles; default: on a GPU
- *                              as many as fit, else all
+ *   --layers N | I,J,...       a run of N layers, chosen for its mix of roles, or these layers;
+ *                              default: on a GPU a run of as many as fit, else all
  *   --draft-layers N           default: as many as the config has
  *   --experts N                a layer; default: as many as the config has
  *   --engram-rows N            about so many rows a table; default 8000000; 0: as the config says
@@ -90,15 +90,29 @@ static int choice(const char *name, const char *text, const char *words) {
     stop(why);
 }
 
-static void read_sizes(bench *b, const char *text) {
-    char copy[256], *rest = NULL;
+/* Numbers separated by commas; how many. */
+static int32_t read_list(const char *name, const char *text, int32_t least, int32_t most,
+                         int32_t *out, int32_t room) {
+    char copy[1024], *rest = NULL;
+    int32_t n = 0;
     snprintf(copy, sizeof copy, "%s", text);
-    b->n_sizes = 0;
     for (char *at = strtok_r(copy, ",", &rest); at; at = strtok_r(NULL, ",", &rest)) {
-        if (b->n_sizes == MAX_SIZES) stop("--rows: too many sizes");
-        b->sizes[b->n_sizes++] = small("--rows", at, 1, MAX_BATCH);
+        if (n == room) stop("a list of too many numbers");
+        out[n++] = small(name, at, least, most);
     }
-    if (b->n_sizes == 0) stop("--rows: no size");
+    if (n == 0) stop("a list without a number");
+    return n;
+}
+
+static void read_layers(bench *b, const char *text) {
+    const char *name = "--layers";
+    b->n_listed = 0;
+    if (!strchr(text, ',')) {
+        b->layers = small(name, text, 1, DI_MAX_LAYERS);
+        return;
+    }
+    b->n_listed = read_list(name, text, 0, DI_MAX_LAYERS - 1, b->listed, DI_MAX_LAYERS);
+    b->layers = b->n_listed;
 }
 
 static bool wants(const bench *b, const char *section) {
@@ -125,7 +139,6 @@ static bool read_number(bench *b, const char *name, const char *value) {
         size_t at;
         int32_t least, most;
     } numbers[] = {
-        {"--layers", offsetof(bench, layers), 1, DI_MAX_LAYERS},
         {"--draft-layers", offsetof(bench, draft_layers), 0, DI_MAX_LAYERS},
         {"--experts", offsetof(bench, experts), 1, 65536},
         {"--threads", offsetof(bench, threads), 0, 1024},
@@ -163,7 +176,9 @@ static void read_option(bench *b, const char *name, const char *value) {
     } else if (strcmp(name, "--seed") == 0) {
         b->seed = (uint64_t)number(name, value, 0, INT64_MAX);
     } else if (strcmp(name, "--rows") == 0) {
-        read_sizes(b, value);
+        b->n_sizes = read_list(name, value, 1, MAX_BATCH, b->sizes, MAX_SIZES);
+    } else if (strcmp(name, "--layers") == 0) {
+        read_layers(b, value);
     } else if (strcmp(name, "--set") == 0) {
         if (b->n_set == MAX_SET) stop("--set: too many");
         b->set[b->n_set++] = value;

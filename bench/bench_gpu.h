@@ -23,7 +23,10 @@ typedef struct bench {
     bool cuda;
     di_numerics numerics;
     weights_mode weights;
-    int32_t layers, draft_layers, experts, threads, device;
+    int32_t layers;                /* 0: as many as fit */
+    int32_t listed[DI_MAX_LAYERS]; /* which ones, when n_listed = layers > 0; else a run */
+    int32_t n_listed;
+    int32_t draft_layers, experts, threads, device;
     int32_t chunk, context_tokens, prompt_tokens, repeats;
     int32_t n_sizes, sizes[MAX_SIZES]; /* rows of decode steps */
     int64_t engram_rows;
@@ -33,7 +36,7 @@ typedef struct bench {
 
     di_backend *backend;
     di_buffer json;      /* config.json of the layers that are there */
-    int32_t first_layer; /* of the full config; -1: all of them */
+    int32_t first_layer; /* of the full config; -1: all of them, or a list */
     di_model *model;
     const di_config *config;
     double bytes_per_s, flop_per_s; /* measured */

@@ -69,13 +69,14 @@ static void read_source(bench *b, source *s) {
     must(b, di_config_parse(s->json, s->size, b->config_name, &s->config, &b->error));
 }
 
-/* The config of n layers from `first` on; first -1: of all layers. */
+/* The config of n layers from `first` on; first -1: of those that are listed, or of all. */
 static void slice(bench *b, const source *s, int32_t first, int32_t n, di_buffer *json,
                   di_config *config) {
     di_synth_overrides o = di_synth_overrides_none();
     int32_t layers[DI_MAX_LAYERS];
     for (int32_t i = 0; i < n; i++) layers[i] = first + i;
     if (first >= 0) o.layers = layers, o.n_layers = n;
+    if (b->n_listed > 0) o.layers = b->listed, o.n_layers = b->n_listed;
     o.draft_layers = b->draft_layers;
     o.experts = b->experts;
     o.engram_rows = b->engram_rows;
@@ -92,12 +93,13 @@ static void choose_run(bench *b, const source *s, int32_t n, di_config *out) {
     int32_t all = s->config.num_hidden_layers, best = 0;
     double least = INFINITY;
     if (n > all) stop("--layers: the config has fewer");
-    for (int32_t first = 0; n < all && first + n <= all; first++) {
+    bool chosen = n < all && b->n_listed == 0;
+    for (int32_t first = 0; chosen && first + n <= all; first++) {
         slice(b, s, first, n, &b->json, out);
         double far = distance(out, &s->config);
         if (far < least) least = far, best = first;
     }
-    b->first_layer = n < all ? best : -1;
+    b->first_layer = chosen ? best : -1;
     slice(b, s, b->first_layer, n, &b->json, out);
 }
 
@@ -140,14 +142,23 @@ static void create_backend(bench *b) {
 
 static void print_roles(const bench *b, const di_config *c) {
     double count[N_ROLES];
-    char which[64] = "all layers";
-    if (b->first_layer >= 0)
-        snprintf(which, sizeof which, "layers %d to %d of it", (int)b->first_layer,
-                 (int)(b->first_layer + c->num_hidden_layers - 1));
+    di_buffer which = DI_BUFFER_EMPTY;
+    if (b->n_listed > 0) {
+        di_buffer_puts(&which, "layers");
+        for (int32_t i = 0; i < b->n_listed; i++) di_buffer_printf(&which, " %d", b->listed[i]);
+        di_buffer_puts(&which, " of it");
+    } else if (b->first_layer >= 0) {
+        di_buffer_printf(&which, "layers %d to %d of it", (int)b->first_layer,
+                         (int)(b->first_layer + c->num_hidden_layers - 1));
+    } else {
+        di_buffer_puts(&which, "all layers");
+    }
+    if (which.failed) stop("no memory for the names of layers");
     printf("%s, %s: %d layers of width %d (%s), %d experts, %d draft layers\n  roles:",
            b->config_name, b->numerics == DI_NUMERICS_RELEASE ? "release" : "float",
-           (int)c->num_hidden_layers, (int)c->hidden_size, which, (int)c->n_routed_experts,
+           (int)c->num_hidden_layers, (int)c->hidden_size, which.data, (int)c->n_routed_experts,
            (int)c->num_nextn_predict_layers);
+    di_buffer_free(&which);
     count_roles(c, count);
     for (int i = 0; i < N_ROLES; i++) printf("%s %.0f %s", i ? "," : "", count[i], role_names[i]);
     printf("\n");
