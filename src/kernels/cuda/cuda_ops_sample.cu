@@ -1,56 +1,95 @@
 /* Sampling, and the counts that penalties need. */
-#include "kernels/cuda/logits.cuh"
+#include "kernels/cuda/last_block.cuh"
+#include "kernels/cuda/logit_draw.cuh"
 
 /* The seed of a live row's noise. */
-static __device__ uint64_t noise_of(const di_sample_args &args, int64_t i, int32_t row) {
-    const di_sample_params &p = params_of(args, i);
+static __device__ uint64_t noise_of(const di_sample_args &args, const di_sample_params &p,
+                                    int32_t row) {
     if (p.noise != DI_NOISE_ROUND) return p.seed;
     int32_t first = cuda_at<const int32_t>(args.first)[row];
     return di_noise_seed(p.seed, DI_NOISE_DRAFT, cuda_at<const int32_t>(args.pos)[first]);
 }
 
-/* Blocks of threads take the rows in turn; each has a row of scratch. */
-static __global__ __launch_bounds__(LOGIT_THREADS) void sample_kernel(di_sample_args args,
-                                                                      double *scratch) {
-    int64_t vocab = args.vocab;
-    double *x = scratch + vocab * blockIdx.x;
-    for (int64_t i = blockIdx.x; i < args.n_out; i += gridDim.x) {
-        const float *logits = cuda_at<const float>(args.logits) + i * vocab;
-        int32_t row = cuda_at<const int32_t>(args.which)[i], token = -1;
-        int32_t pos = cuda_at<const int32_t>(args.pos)[row];
-        if (pos >= 0) {
-            token =
-                process_row(args, i, logits, x) < 0
-                    ? DI_NO_TOKEN
-                    : draw(x, args.vocab, noise_of(args, i, row), static_cast<int64_t>(pos) + 1);
+/* Token and, if it is wanted, log-probability of out row i, whose position is live. */
+template <typename X>
+static __device__ void sample_row(logit_team *team, const di_sample_args &args, int64_t i,
+                                  const logit_source<float> &raw, const logit_source<X> &source,
+                                  bool bad) {
+    const di_sample_params &p = params_of(args, i);
+    bool wanted = !cuda_none(args.logprob);
+    logit_part row = exchange(team, look(team->shared, raw, source, wanted, bad));
+    int32_t token = row.bad || row.best.id < 0 ? DI_NO_TOKEN : row.best.id;
+    if (token >= 0 && p.temperature != 0) {
+        int32_t of_step = cuda_at<const int32_t>(args.which)[i];
+        int64_t position = static_cast<int64_t>(cuda_at<const int32_t>(args.pos)[of_step]) + 1;
+        logit_rule<X> rule = truncate(*team, p, source, args.vocab, static_cast<X>(row.best.x));
+        token = draw(team, source, rule, noise_of(args, p, of_step), position);
+    }
+    if (team->rank > 0 || threadIdx.x > 0) return;
+    cuda_at<int32_t>(args.token)[i] = token;
+    if (wanted) cuda_at<float>(args.logprob)[i] = log_softmax(raw.x, row, token);
+}
+
+/* The last of a slot's rows stays: the number of every row with a token goes where its token is to
+ * go, and the largest has won. By one block. */
+static __device__ void next_tokens(const di_sample_args &args) {
+    int32_t *next = cuda_at<int32_t>(args.next_token);
+    for (int32_t begin = 0; begin < args.n_out; begin += LOGIT_THREADS) {
+        int32_t i = begin + static_cast<int32_t>(threadIdx.x), token = -1, slot = 0;
+        if (i < args.n_out) {
+            token = __ldcg(cuda_at<const int32_t>(args.token) + i);
+            slot = params_of(args, i).slot;
         }
-        bool wanted = !cuda_none(args.logprob);
-        float logprob = wanted ? log_softmax(logits, args.vocab, token) : 0;
-        if (threadIdx.x == 0) {
-            cuda_at<int32_t>(args.token)[i] = token;
-            if (wanted) cuda_at<float>(args.logprob)[i] = logprob;
-        }
+        if (token >= 0) __stcg(next + slot, -1);
+        __syncthreads();
+        if (token >= 0) atomicMax(next + slot, i);
+        __syncthreads();
+        bool won = token >= 0 && __ldcg(next + slot) == i;
+        __syncthreads();
+        if (won) __stcg(next + slot, token);
+        __syncthreads();
     }
 }
 
-/* One thread, in the order of the rows: the last of a slot's rows stays. */
-static __global__ void next_token_kernel(di_sample_args args) {
-    for (int32_t i = 0; i < args.n_out; i++) {
-        int32_t token = cuda_at<const int32_t>(args.token)[i];
-        if (token >= 0) cuda_at<int32_t>(args.next_token)[params_of(args, i).slot] = token;
+/* Clusters take the rows in turn; each has a row of scratch for changed logits. */
+static __global__ __cluster_dims__(LOGIT_BLOCKS, 1, 1)
+    __launch_bounds__(LOGIT_THREADS) void sample_kernel(di_sample_args args, double *scratch,
+                                                        uint32_t *counter) {
+    __shared__ logit_shared shared;
+    logit_team team = {&shared, static_cast<int>(blockIdx.x % LOGIT_BLOCKS), 0};
+    int64_t vocab = args.vocab, cluster = blockIdx.x / LOGIT_BLOCKS;
+    int64_t n_clusters = gridDim.x / LOGIT_BLOCKS;
+    scratch += cluster * logit_scratch(args.vocab);
+    for (int64_t i = cluster; i < args.n_out; i += n_clusters) {
+        int32_t row = cuda_at<const int32_t>(args.which)[i];
+        if (cuda_at<const int32_t>(args.pos)[row] < 0) {
+            if (team.rank > 0 || threadIdx.x > 0) continue;
+            cuda_at<int32_t>(args.token)[i] = -1;
+            if (!cuda_none(args.logprob)) cuda_at<float>(args.logprob)[i] = 0;
+            continue;
+        }
+        const di_sample_params &p = params_of(args, i);
+        const float *logits = cuda_at<const float>(args.logits) + i * vocab;
+        logit_source<float> raw = source_of(logits, mask_of(args, p), args.vocab, team.rank);
+        if (has_penalties(args, p) || p.n_bias > 0) {
+            bool bad = change_row(args, p, i, logits, team.rank, scratch);
+            const double *changed = scratch;
+            sample_row(&team, args, i, raw, source_of(changed, NULL, args.vocab, team.rank), bad);
+        } else {
+            sample_row(&team, args, i, raw, raw, false);
+        }
     }
+    if (team.rank == 0 && last_block(counter, static_cast<uint32_t>(n_clusters))) next_tokens(args);
 }
 
 void cuda_op_sample(di_stream *s, const di_sample_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->vocab <= LOGIT_MAX_VOCAB);
     uint64_t n = static_cast<uint64_t>(args->n_out);
-    uint64_t blocks = n < CUDA_SAMPLE_BLOCKS ? n : CUDA_SAMPLE_BLOCKS;
-    double *scratch = cuda_take<double>(s, blocks * static_cast<uint64_t>(args->vocab));
-    uint32_t any = n > 0;
-    cuda_launch(s, "sample", static_cast<uint32_t>(blocks), LOGIT_THREADS, 0, sample_kernel, *args,
-                scratch);
-    cuda_launch(s, "sample", any, 1, 0, next_token_kernel, *args);
+    uint64_t clusters = n < CUDA_SAMPLE_BLOCKS ? n : CUDA_SAMPLE_BLOCKS;
+    double *scratch = cuda_take<double>(s, clusters * logit_scratch(args->vocab));
+    cuda_launch(s, "sample", static_cast<uint32_t>(clusters * LOGIT_BLOCKS), LOGIT_THREADS, 0,
+                sample_kernel, *args, scratch, cuda_counters(s));
 }
 
 /* Integers: the order in which they are added does not show. */

@@ -1,0 +1,21 @@
+/* Clusters: blocks that run at the same time, wait for each other and reach each other's shared
+ * memory. */
+#ifndef DI_KERNELS_CUDA_CLUSTER_CUH
+#define DI_KERNELS_CUDA_CLUSTER_CUH
+
+#include "kernels/cuda/device.cuh"
+
+/* All threads of all blocks of the cluster; what they wrote before, to any memory, is seen after. */
+static __device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* Where a variable in shared memory lies in block `rank` of the cluster. A block may not end while
+ * others still read there. */
+template <typename T> static __device__ __forceinline__ T *cluster_peer(T *mine, int rank) {
+    uint64_t at;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(at) : "l"(mine), "r"(rank));
+    return reinterpret_cast<T *>(at);
+}
+
+#endif
