@@ -303,7 +303,7 @@ int main(int argc, char **argv) {
     memory_peak memory = measure_memory(prop.multiProcessorCount);
     matrix_peak peak = measure_matrix(prop.multiProcessorCount);
     copy_rate = memory.driver > memory.copy ? memory.driver : memory.copy;
-    matrix_rate = peak.shared > peak.registers ? peak.shared : peak.registers;
+    matrix_rate = fmax(peak.sync, fmax(peak.shared, peak.registers));
     printf("%s: copies %.0f GB/s, reads %.0f GB/s; bf16 %.0f TFLOP/s (mma.sync %.0f)\n", prop.name,
            copy_rate, memory.read, matrix_rate, peak.sync);
     create();

@@ -194,6 +194,10 @@ int main(void) {
     cudaDeviceProp prop;
     check(cudaGetDeviceProperties(&prop, 0), "device");
     printf("%s, %d processors\n", prop.name, prop.multiProcessorCount);
+    if (!wgmma_is_there()) {
+        fprintf(stderr, "bench_mma_bits: this GPU has no wgmma to compare\n");
+        return 77;
+    }
     bool equal = compare_bits();
     memory_peak memory = measure_memory(prop.multiProcessorCount);
     matrix_peak matrix = measure_matrix(prop.multiProcessorCount);

@@ -27,6 +27,18 @@ static __device__ __forceinline__ void mma_sync(float *d, const uint32_t *a, con
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/* Only Hopper has wgmma (wgmma_is_there); code for other parts is compiled with a trap instead. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define WGMMA_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define WGMMA_ASM(...) asm volatile("trap;")
+#endif
+static bool wgmma_is_there(void) {
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
+    return major == 9;
+}
+
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
 #define D32(i) D16(i), D16(i + 16)
@@ -47,29 +59,29 @@ static __device__ __forceinline__ void mma_sync(float *d, const uint32_t *a, con
 #define WGMMA(n, outs, regs, a0, a1, a2, a3, a4)                                                   \
     [[maybe_unused]] static __device__ __forceinline__ void wgmma_ss(float(&d)[n / 2], uint64_t a, \
                                                                      uint64_t b) {                 \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" regs "}, %" #a0  \
-                     ", %" #a1 ", 1, 1, 1, 0, 0;"                                                  \
-                     : outs                                                                        \
-                     : "l"(a), "l"(b));                                                            \
+        WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" regs "}, %" #a0     \
+                  ", %" #a1 ", 1, 1, 1, 0, 0;"                                                     \
+                  : outs                                                                           \
+                  : "l"(a), "l"(b));                                                               \
     }                                                                                              \
     [[maybe_unused]] static __device__ __forceinline__ void wgmma_rs(float(&d)[n / 2],             \
                                                                      const uint32_t *a,            \
                                                                      uint64_t b) {                 \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" regs "}, {%" #a0 \
-                     ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #a4 ", 1, 1, 1, 0;"                         \
-                     : outs                                                                        \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+        WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" regs "}, {%" #a0    \
+                  ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #a4 ", 1, 1, 1, 0;"                            \
+                  : outs                                                                           \
+                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                           \
     }
 WGMMA(8, D4(0), R4, 4, 5, 6, 7, 8)
 WGMMA(64, D32(0), R32, 32, 33, 34, 35, 36)
 WGMMA(256, D128(0), R128, 128, 129, 130, 131, 132)
 
 static __device__ __forceinline__ void wgmma_fence() {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    WGMMA_ASM("wgmma.fence.sync.aligned;" ::: "memory");
 }
 static __device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    WGMMA_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
+    WGMMA_ASM("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 static __device__ __forceinline__ void proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -211,7 +223,7 @@ static memory_peak measure_memory(int processors) {
 }
 
 /* TFLOP/s of bf16 products: mma.sync from registers, wgmma with the left operand in shared memory
- * and in registers. */
+ * and in registers (0 where there is none). */
 typedef struct matrix_peak {
     double sync, shared, registers;
 } matrix_peak;
@@ -222,12 +234,16 @@ static matrix_peak measure_matrix(int processors) {
     check(cudaMalloc(&out, 4), "memory");
     double sync =
         best_ms(5, [&] { mma_rate_kernel<<<processors * 2, 256, 0, stream>>>(4 * n, out); });
+    double by_warp = 2.0 * 16 * 8 * 16 * 8 * 4 * n * processors * 2 * 8;
+    double by_group = 2.0 * 64 * 256 * 16 * 4 * n * processors * 2;
+    if (!wgmma_is_there()) {
+        check(cudaFree(out), "free");
+        return matrix_peak{by_warp / sync * 1e-9, 0, 0};
+    }
     double shared =
         best_ms(5, [&] { wgmma_rate_kernel<false><<<processors, 256, 0, stream>>>(n, out); });
     double registers =
         best_ms(5, [&] { wgmma_rate_kernel<true><<<processors, 256, 0, stream>>>(n, out); });
-    double by_warp = 2.0 * 16 * 8 * 16 * 8 * 4 * n * processors * 2 * 8;
-    double by_group = 2.0 * 64 * 256 * 16 * 4 * n * processors * 2;
     check(cudaFree(out), "free");
     return matrix_peak{by_warp / sync * 1e-9, by_group / shared * 1e-9,
                        by_group / registers * 1e-9};

@@ -2,29 +2,22 @@
 #include "kernels/cuda/mma_picks.cuh"
 #include "kernels/cuda/mma_run.cuh"
 
-/* Picks an expert has on average from which wide tiles are used. */
-static constexpr int64_t WIDE_PICKS = 24;
+/* Picks an expert has on average above which tiles are wide, and as wide as they come. */
+static constexpr int64_t WIDE_PICKS = 10, WIDEST_PICKS = 40;
 
-template <di_dtype W, int NT>
-static void run_in(di_stream *s, const mma_expert_in<W> &job, bool wide, int64_t tiles) {
-    using narrow = mma_narrow<mma_expert_in<W>, 2, NT>;
-    if (wide)
-        mma_launch_wide(s, "experts", job, tiles * cuda_blocks(job.inner, WIDE_HEIGHT / 2));
+/* `height`: of the product, whose tiles have `columns` each. */
+template <typename Job>
+static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns, int32_t height) {
+    int64_t wide = tiles * cuda_blocks(height, WIDE_HEIGHT / Job::SIDES);
+    int64_t narrow = tiles * cuda_blocks(height, 32);
+    if (columns == 8)
+        mma_launch_narrow<Job, 2, 1>(s, "experts", job, narrow);
+    else if (columns == 32)
+        mma_launch_narrow<Job, 2, 4>(s, "experts", job, narrow);
+    else if (columns == 64)
+        mma_launch_wide<Job, 64>(s, "experts", job, wide);
     else
-        mma_launch_narrow<mma_expert_in<W>, 2, NT>(s, "experts", job,
-                                                   tiles * cuda_blocks(job.inner, narrow::HEIGHT));
-}
-
-template <int NT>
-static void run_out(di_stream *s, const mma_expert_out<DI_FP4_PAIR> &job, bool wide,
-                    int64_t tiles) {
-    using narrow = mma_narrow<mma_expert_out<DI_FP4_PAIR>, 2, NT>;
-    if (wide)
-        mma_launch_wide(s, "experts", job, tiles * cuda_blocks(job.width, WIDE_HEIGHT));
-    else
-        mma_launch_narrow<mma_expert_out<DI_FP4_PAIR>, 2, NT>(s, "experts", job,
-                                                              tiles * cuda_blocks(job.width,
-                                                                                  narrow::HEIGHT));
+        mma_launch_wide<Job, 128>(s, "experts", job, wide);
 }
 
 /* Room for h, which the first kernel writes as the second reads it, padding apart. */
@@ -38,7 +31,8 @@ static uint8_t *take_h(di_stream *s, int64_t n_rows, int32_t inner) {
 void mma_run_experts(di_stream *s, const di_experts_args *args) {
     int64_t picks = static_cast<int64_t>(args->n_rows) * args->top_k;
     bool wide = picks > WIDE_PICKS * args->n_experts;
-    int32_t columns = wide ? WIDE_COLUMNS : args->n_rows <= 8 ? 8 : 32;
+    int32_t columns = args->n_rows <= 8 ? 8 : 32; /* a row picks an expert once */
+    if (wide) columns = picks > WIDEST_PICKS * args->n_experts ? 128 : 64;
     mma_order order = mma_order_of(DI_FP4_PAIR, wide);
     mma_input in = {args->u, args->width, args->n_rows, 1, args->width, true, order, NULL};
     in.out = cuda_take<uint8_t>(s, mma_input_bytes(args->n_rows, 1, args->width));
@@ -57,13 +51,8 @@ void mma_run_experts(di_stream *s, const di_experts_args *args) {
     second.lists = lists, second.out = cuda_at<__nv_bfloat16>(args->rows);
 
     int64_t tiles = mma_most_tiles(args, columns);
-    if (columns == 8) {
-        run_in<DI_FP4_PAIR, 1>(s, first, wide, tiles);
-        run_out<1>(s, second, wide, tiles);
-    } else {
-        run_in<DI_FP4_PAIR, 4>(s, first, wide, tiles);
-        run_out<4>(s, second, wide, tiles);
-    }
+    run_job(s, first, tiles, columns, args->inner);
+    run_job(s, second, tiles, columns, args->width);
 }
 
 void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args) {
@@ -79,11 +68,8 @@ void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     first.x = x.data, first.inner = inner, first.n_rows = args->n_rows, first.top_k = 1;
     first.limit = args->limit, first.h_order = mma_order_of(DI_F8_E4M3, x.wide);
     first.h = take_h(s, args->n_rows, inner);
-    if (args->n_rows <= 8)
-        run_in<DI_F8_E4M3, 1>(s, first, false, cuda_blocks(args->n_rows, 8));
-    else
-        run_in<DI_F8_E4M3, 4>(s, first, x.wide,
-                              cuda_blocks(args->n_rows, x.wide ? WIDE_COLUMNS : 32));
+    int32_t columns = !x.wide ? 8 : args->n_rows <= 64 ? 64 : 128;
+    run_job(s, first, cuda_blocks(args->n_rows, columns), columns, inner);
     cuda_product p = {};
     p.w = args->w2, p.n_rows = args->n_rows, p.n = args->w2.n, p.groups = 1;
     p.out = args->out, p.out_stride = args->w2.n;

@@ -4,14 +4,15 @@
 static constexpr int PREPARE_THREADS = 256;
 
 static __global__ void prepare_kernel(mma_input in) {
-    mma_prepare_cell(in, static_cast<int64_t>(blockIdx.x) * PREPARE_THREADS + threadIdx.x);
+    let_kernels_begin(); /* the product may begin to read its weights */
+    mma_prepare_cell(in, static_cast<int32_t>(blockIdx.x * PREPARE_THREADS + threadIdx.x));
 }
 
 mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows,
                       int32_t groups, int32_t k, bool quantize) {
     bool wide = mma_is_wide(n_rows);
     mma_input in = {x, stride, n_rows, groups, k, quantize, mma_order_of(dtype, wide), NULL};
-    CUDA_REQUIRE(!quantize || k % 32 == 0);
+    CUDA_REQUIRE((!quantize || k % 32 == 0) && mma_input_cells(in) < INT32_MAX - PREPARE_THREADS);
     in.out = cuda_take<uint8_t>(s, mma_input_bytes(n_rows, groups, k));
     cuda_launch(s, "prepare", cuda_blocks(mma_input_cells(in), PREPARE_THREADS), PREPARE_THREADS, 0,
                 prepare_kernel, in);

@@ -3,8 +3,9 @@
  * where operands lie and what becomes of the sums.
  *
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
- * up); k; the bytes of a stored row and of a row of scales; count(columns a tile); tile(number);
- * x_row(tile, column), the prepared row; and finish.
+ * up); STATIC, whether its tiles are known before earlier kernels are done; rows, what all stored
+ * rows have in common; count and tile, of tiles of some height and width; x_row(tile, column), the
+ * prepared row; and what becomes of sums: store and store2 of one or two, or with two sides finish.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -43,6 +44,7 @@ mma_scale_at(const mma_rows &rows, const uint8_t *scale, int32_t row, int32_t bl
 template <di_dtype W> struct mma_linear {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
+    static constexpr bool STATIC = true;
     mma_rows rows;
     const uint8_t *data, *scale, *x;
     int32_t n, first, groups, n_rows; /* n: rows of a group, from `first` on */
@@ -135,6 +137,7 @@ static __device__ __forceinline__ void mma_store_h(const mma_order &order, uint8
 template <di_dtype W> struct mma_expert_in {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 2;
+    static constexpr bool STATIC = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *data[2], *scale[2];
@@ -193,6 +196,7 @@ template <di_dtype W> struct mma_expert_in {
 template <di_dtype W> struct mma_expert_out {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
+    static constexpr bool STATIC = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *x; /* h */

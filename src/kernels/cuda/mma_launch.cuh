@@ -9,8 +9,9 @@ static inline bool mma_takes(const di_stream *s, di_dtype dtype) {
     return s->release && (dtype == DI_FP4_PAIR || dtype == DI_F8_E4M3 || dtype == DI_BF16);
 }
 
-/* Rows of a product from which wide tiles are used. The bits are those of narrow ones. */
-static constexpr int32_t MMA_NARROW_ROWS = 32;
+/* Rows of a product above which wide tiles are used. The bits are those of narrow ones; but above
+ * one tile of columns, narrow ones read activations from the second cache too often. */
+static constexpr int32_t MMA_NARROW_ROWS = 8;
 static inline bool mma_is_wide(int64_t n_rows) { return n_rows > MMA_NARROW_ROWS; }
 
 /* Activations made ready in the workspace, for matrices of this type (mma_order.cuh). */

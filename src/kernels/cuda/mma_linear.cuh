@@ -8,24 +8,24 @@ void mma_run_fp4(di_stream *s, const cuda_product *p, const mma_ready *x);
 void mma_run_fp8(di_stream *s, const cuda_product *p, const mma_ready *x);
 void mma_run_bf16(di_stream *s, const cuda_product *p, const mma_ready *x);
 
-template <di_dtype W, int NT>
-static void mma_linear_narrow(di_stream *s, const mma_linear<W> &job) {
-    using low = mma_narrow<mma_linear<W>, 1, NT>;
-    using high = mma_narrow<mma_linear<W>, 2, NT>;
+template <di_dtype W> static void mma_linear_narrow(di_stream *s, const mma_linear<W> &job) {
+    using low = mma_narrow<mma_linear<W>, 1, 1>;
+    using high = mma_narrow<mma_linear<W>, 2, 1>;
     int64_t items = job.count(high::HEIGHT, high::WIDTH);
     if (items >= 2 * s->n_processors)
-        mma_launch_narrow<mma_linear<W>, 2, NT>(s, "product", job, items);
+        mma_launch_narrow<mma_linear<W>, 2, 1>(s, "product", job, items);
     else
-        mma_launch_narrow<mma_linear<W>, 1, NT>(s, "product", job,
-                                                job.count(low::HEIGHT, low::WIDTH));
+        mma_launch_narrow<mma_linear<W>, 1, 1>(s, "product", job,
+                                               job.count(low::HEIGHT, low::WIDTH));
 }
 
-template <di_dtype W> static void mma_linear_wide(di_stream *s, const mma_linear<W> &job) {
-    int64_t items = job.count(WIDE_HEIGHT, WIDE_COLUMNS);
+/* Tiles that do not fill the device are split. */
+template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma_linear<W> &job) {
+    int64_t items = job.count(WIDE_HEIGHT, N);
     if (4 * items < 3 * s->n_processors && mma_parts(job.rows.k) > 1)
-        mma_launch_split(s, "product", job, items);
+        mma_launch_split<mma_linear<W>, N>(s, "product", job, items);
     else
-        mma_launch_wide(s, "product", job, items);
+        mma_launch_wide<mma_linear<W>, N>(s, "product", job, items);
 }
 
 template <di_dtype W>
@@ -36,12 +36,12 @@ static void mma_linear_run(di_stream *s, const cuda_product *p, const mma_ready 
     job.x = x->data;
     job.n = p->n / p->groups, job.first = p->first, job.groups = p->groups, job.n_rows = p->n_rows;
     job.out = cuda_at<void>(p->out), job.out_stride = p->out_stride, job.to_f = p->to_f;
-    if (x->wide)
-        mma_linear_wide<W>(s, job);
-    else if (p->n_rows <= 8)
-        mma_linear_narrow<W, 1>(s, job);
+    if (!x->wide)
+        mma_linear_narrow<W>(s, job);
+    else if (p->n_rows <= 64)
+        mma_linear_wide<W, 64>(s, job);
     else
-        mma_linear_narrow<W, 4>(s, job);
+        mma_linear_wide<W, 128>(s, job);
 }
 
 #endif

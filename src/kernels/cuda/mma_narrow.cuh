@@ -46,8 +46,8 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     static constexpr di_dtype W = Job::FORMAT;
     static constexpr int TILES = Job::SIDES * MT, ROWS = 2 * TILES; /* ROWS: of a lane in a tile */
     static constexpr int GROUP = mma_format<W>::GROUP, UNITS = GROUP / 32;
-    static constexpr int DEPTH = TILES >= 4 ? 4 : 5; /* groups in the ring */
-    static constexpr int SUMS = TILES * NT * 4;      /* of a lane */
+    static constexpr int DEPTH = TILES > 1 ? 4 : 5; /* groups in the ring */
+    static constexpr int SUMS = TILES * NT * 4;     /* of a lane */
     static constexpr int HEIGHT = 16 * MT, WIDTH = 8 * NT;
 
     /* Shared memory: the ring of every warp, then the sums of all. */
@@ -218,6 +218,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         cursor next = {static_cast<int32_t>(blockIdx.x), 0, {}};
         if (next.item < n_items) next.tile = job.tile(next.item, HEIGHT, WIDTH);
         for (int i = 0; i < DEPTH - 1; i++) issue(next, i);
+        if (Job::STATIC) await_kernels_before();
         int slot = 0;
         for (int32_t item = static_cast<int32_t>(blockIdx.x); item < n_items;
              item += static_cast<int32_t>(gridDim.x)) {
@@ -248,6 +249,8 @@ static __global__ void __launch_bounds__(MMA_PARTS *WARP) mma_narrow_kernel(Job 
     using narrow = mma_narrow<Job, MT, NT>;
     extern __shared__ __align__(128) uint8_t mma_shared[];
     int warps = static_cast<int>(blockDim.x) / WARP;
+    if (!Job::STATIC) await_kernels_before();
+    let_kernels_begin();
     narrow n(job, mma_shared);
     n.run(reinterpret_cast<float *>(mma_shared + warps * (narrow::RUNS + narrow::SCALES)));
 }

@@ -15,6 +15,16 @@
 
 #include "kernels/cuda/mma_weights.cuh"
 
+/* Kernels that are launched to begin early (mma_run.cuh) read nothing that an earlier one writes
+ * before the first of these, which returns when all before are done. The second lets the next kernel
+ * begin, if it was launched so. */
+static __device__ __forceinline__ void await_kernels_before() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+static __device__ __forceinline__ void let_kernels_begin() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 typedef struct mma_order {
     int32_t group; /* values, mma_format<W>::GROUP of the weights */
     bool pairs;    /* FP4: cells take values 4 apart */
@@ -105,11 +115,10 @@ static __device__ __forceinline__ void mma_quantize_cell(float (&v)[4]) {
 }
 
 /* Cell i of all; whole warps call, with consecutive cells, of which some may be behind the end. */
-static __device__ __forceinline__ void mma_prepare_cell(const mma_input &in, int64_t i) {
-    int32_t padded = mma_padded(in.k), cells = padded / 4;
-    int64_t all = mma_input_cells(in), line = i / cells;
-    int32_t k = static_cast<int32_t>(i % cells) * 4;
-    int32_t group = static_cast<int32_t>(line / in.n_rows);
+static __device__ __forceinline__ void mma_prepare_cell(const mma_input &in, int32_t i) {
+    int32_t padded = mma_padded(in.k), cells = padded / 4, line = i / cells;
+    int32_t all = static_cast<int32_t>(mma_input_cells(in));
+    int32_t k = i % cells * 4, group = line / in.n_rows;
     int64_t row = line % in.n_rows;
     float v[4] = {};
     if (i < all) mma_load_cell(in, row, group, k, v);

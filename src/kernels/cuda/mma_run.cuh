@@ -1,9 +1,36 @@
-/* Launches of mma_narrow.cuh and mma_wide.cuh. */
+/* Launches of mma_narrow.cuh and mma_wide.cuh.
+ *
+ * They are launched to begin early, while the kernel before runs, if that says so: weights that no
+ * kernel writes are on their way by the time that activations are ready.
+ */
 #ifndef DI_KERNELS_CUDA_MMA_RUN_CUH
 #define DI_KERNELS_CUDA_MMA_RUN_CUH
 
 #include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/mma_wide.cuh"
+
+/* `cluster`: blocks along y that make one. */
+template <typename Job>
+static void mma_launch(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
+                       uint32_t cluster, void (*kernel)(Job), const Job &job) {
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t config = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = attributes[1].val.clusterDim.z = 1;
+    attributes[1].val.clusterDim.y = cluster;
+    config.gridDim = grid, config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared, config.stream = s->stream;
+    config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
+    if (s->failed != cudaSuccess) return;
+    if (!cuda_check(s,
+                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(shared)),
+                    what))
+        return;
+    cuda_check(s, cudaLaunchKernelEx(&config, kernel, job), what);
+}
 
 /* Blocks stay until all tiles are done: as many as the device holds, at most `items`. */
 template <typename Job, int MT, int NT>
@@ -26,40 +53,25 @@ static void mma_launch_narrow(di_stream *s, const char *what, const Job &job, in
         if (blocks < 1) blocks = 1;
     }
     int64_t most = static_cast<int64_t>(blocks) * s->n_processors;
-    cuda_launch(s, what, dim3(static_cast<uint32_t>(items < most ? items : most)),
-                static_cast<uint32_t>(parts * WARP), shared, kernel, job);
+    mma_launch(s, what, dim3(static_cast<uint32_t>(items < most ? items : most)),
+               static_cast<uint32_t>(parts * WARP), shared, 1, kernel, job);
 }
 
-template <typename Job>
+template <typename Job, int N>
 static void mma_launch_wide(di_stream *s, const char *what, const Job &job, int64_t items) {
     int64_t most = s->n_processors;
     if (items <= 0) return;
-    cuda_launch(s, what, dim3(static_cast<uint32_t>(items < most ? items : most)), WIDE_THREADS,
-                mma_wide<Job, false>::BYTES, mma_wide_kernel<Job, false>, job);
+    mma_launch(s, what, dim3(static_cast<uint32_t>(items < most ? items : most)), WIDE_THREADS,
+               mma_wide<Job, N, false>::BYTES, 1, mma_wide_kernel<Job, N, false>, job);
 }
 
 /* A cluster a tile, a block of it for each part of K. */
-template <typename Job>
+template <typename Job, int N>
 static void mma_launch_split(di_stream *s, const char *what, const Job &job, int64_t items) {
-    auto kernel = mma_wide_kernel<Job, true>;
     uint32_t parts = static_cast<uint32_t>(mma_parts(job.rows.k));
-    cudaLaunchAttribute cluster = {};
-    cudaLaunchConfig_t config = {};
-    if (items <= 0 || s->failed != cudaSuccess) return;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = cluster.val.clusterDim.z = 1;
-    cluster.val.clusterDim.y = parts;
-    config.gridDim = dim3(static_cast<uint32_t>(items), parts);
-    config.blockDim = dim3(WIDE_THREADS);
-    config.dynamicSmemBytes = mma_wide<Job, true>::BYTES;
-    config.stream = s->stream;
-    config.attrs = &cluster, config.numAttrs = 1;
-    if (!cuda_check(s,
-                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(config.dynamicSmemBytes)),
-                    what))
-        return;
-    cuda_check(s, cudaLaunchKernelEx(&config, kernel, job), what);
+    if (items <= 0) return;
+    mma_launch(s, what, dim3(static_cast<uint32_t>(items), parts), WIDE_THREADS,
+               mma_wide<Job, N, true>::BYTES, parts, mma_wide_kernel<Job, N, true>, job);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* Products of many columns: bound by the matrix units.
  *
  * A block of two warpgroups takes a tile of 128 weight rows (64 of each side where there are two)
- * and up to 128 columns. Stored weights and activations come through a ring of stages in shared
+ * and up to N columns. Stored weights and activations come through a ring of stages in shared
  * memory; weights are decoded in registers, once for all columns, and are the left operand of wgmma
  * m64nNk16 from there, activations the right one from shared memory. While one half of a stage is
  * multiplied the next is decoded. Blocks stay, and the ring runs on from tile to tile.
@@ -20,25 +20,30 @@
 #include "kernels/cuda/mma_group.cuh"
 #include "kernels/cuda/mma_narrow.cuh"
 
-static constexpr int WIDE_THREADS = 256, WIDE_HEIGHT = 128, WIDE_COLUMNS = 128;
+static constexpr int WIDE_THREADS = 256, WIDE_HEIGHT = 128;
+static constexpr int WIDE_SHARED = 220 * 1024; /* of the 227 KiB that a block may have */
 
-template <typename Job, bool SPLIT> struct mma_wide {
+template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr di_dtype W = Job::FORMAT;
-    static constexpr int GROUPS = W == DI_BF16 ? 2 : 1;                    /* of a stage */
+    /* Groups of a stage. Narrower tiles have less to do in one, so they take more where the parts of
+     * K allow it. */
+    static constexpr int GROUPS = W == DI_BF16 || (W == DI_F8_E4M3 && N < 128) ? 2 : 1;
     static constexpr int GROUP = mma_format<W>::GROUP, K = GROUP * GROUPS; /* values of a stage */
-    static constexpr int UNITS = K / 32;
-    static constexpr int DEPTH = W == DI_FP4_PAIR ? 4 : 5;
     static constexpr int HEIGHT = WIDE_HEIGHT / Job::SIDES;
-    static constexpr int N = WIDE_COLUMNS, OCTETS = N / 8, SUMS = N / 2;
+    static constexpr int OCTETS = N / 8, SUMS = N / 2;
     static constexpr int COPIED = (OCTETS + 7) / 8; /* octets of columns that a warp copies */
+    static_assert(MMA_K % K == 0, "parts of K are whole stages");
 
-    /* A stage: stored weights [group][row][64 bytes]; scales [thread][row g, g + 8] as words;
-     * activations [step][octet][half][column][16 bytes]. Then sums of 64 columns. */
+    /* A stage: stored weights [group][row][64 bytes]; scales [group][thread][row g, g + 8] as words;
+     * activations [step][octet][half][column][16 bytes]. Behind the ring sums of PASS columns. */
     static constexpr int WEIGHTS = WIDE_HEIGHT * MMA_GROUP_BYTES * GROUPS;
-    static constexpr int SCALES = mma_format<W>::SCALES ? WIDE_THREADS * 8 : 0;
+    static constexpr int SCALES = mma_format<W>::SCALES ? WIDE_THREADS * 8 * GROUPS : 0;
     static constexpr int STAGE = WEIGHTS + SCALES + K * N * 2;
     static constexpr int PASS = 64, PITCH = WIDE_HEIGHT + 4;
-    static constexpr size_t BYTES = DEPTH * STAGE + PASS * PITCH * sizeof(float);
+    static constexpr int JOINT = PASS * PITCH * static_cast<int>(sizeof(float));
+    static constexpr int DEPTH = (WIDE_SHARED - JOINT) / STAGE;
+    static constexpr size_t BYTES = DEPTH * STAGE + JOINT;
+    static_assert(DEPTH >= 4, "two stages are read while others come");
 
     /* Where the copies stand: a stage of a tile, and what this thread copies of it. */
     struct cursor {
@@ -51,7 +56,7 @@ template <typename Job, bool SPLIT> struct mma_wide {
 
     /* Tiles that are not full are multiplied by narrower instructions. */
     static __device__ int32_t multiplied(int32_t columns) {
-        return columns <= 32 ? 32 : columns <= 64 ? 64 : 128;
+        return columns <= 32 ? 32 : columns <= 64 ? 64 : N;
     }
 
     const Job &job;
@@ -85,9 +90,9 @@ template <typename Job, bool SPLIT> struct mma_wide {
     __device__ const uint8_t *scales_of(const mma_tile &at, int32_t i) const {
         return mma_scale_at<W>(job.rows, of_side(at.scale, i), weight_row(at, i), 0);
     }
-    /* The block of 32 that this lane's run of a stage has its scale from. */
-    __device__ int32_t block_of(int32_t stage) const {
-        int32_t last = (job.rows.k + 31) / 32 - 1, block = (stage * K + t * (GROUP / 4)) / 32;
+    /* The block of 32 that this lane's run of a group has its scale from. */
+    __device__ int32_t block_of(int32_t group) const { /* of all of K */
+        int32_t last = (job.rows.k + 31) / 32 - 1, block = (group * GROUP + t * (GROUP / 4)) / 32;
         return block < last ? block : last;
     }
 
@@ -124,8 +129,9 @@ template <typename Job, bool SPLIT> struct mma_wide {
         }
         if (mma_format<W>::SCALES)
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                copy_word(to + WEIGHTS + threadIdx.x * 8 + i * 4, c.scales[i] + block_of(c.stage));
+            for (int i = 0; i < 2 * GROUPS; i++)
+                copy_word(to + WEIGHTS + (i / 2 * WIDE_THREADS + threadIdx.x) * 8 + i % 2 * 4,
+                          c.scales[i % 2] + block_of(c.stage * GROUPS + i / 2));
     }
     __device__ void issue_columns(const cursor &c, uint8_t *to) const {
 #pragma unroll
@@ -154,21 +160,28 @@ template <typename Job, bool SPLIT> struct mma_wide {
         copies_commit();
     }
 
-    /* Units of a group, two steps each, for M columns. */
+    /* Group i of a stage, in units of two steps, for M columns. */
     template <int M>
-    __device__ void multiply_group(const uint8_t *from, int group, const uint32_t (&scale)[2],
-                                   uint32_t (&a)[2][8], float (&sums)[M / 2]) const {
-        const uint8_t *run = from + (group * WIDE_HEIGHT + own_row) * MMA_GROUP_BYTES + t * 16;
-        const uint8_t *x = from + WEIGHTS + SCALES + group * (GROUP / 16) * OCTETS * 256;
+    __device__ void multiply_group(int32_t stage, const uint8_t *from, int i,
+                                   const uint32_t (&low)[2], uint32_t (&a)[2][8],
+                                   float (&sums)[M / 2]) const {
+        const uint8_t *run = from + (i * WIDE_HEIGHT + own_row) * MMA_GROUP_BYTES + t * 16;
+        const uint8_t *words = from + WEIGHTS + (i * WIDE_THREADS + threadIdx.x) * 8;
+        const uint8_t *x = from + WEIGHTS + SCALES + i * (GROUP / 16) * OCTETS * 256;
         uint4 lower = *reinterpret_cast<const uint4 *>(run);
         uint4 upper = *reinterpret_cast<const uint4 *>(run + 8 * MMA_GROUP_BYTES);
+        uint32_t by = 0, by8 = 0;
         bool far = false;
-        if (mma_format<W>::SCALES)
-            far = __any_sync(ALL_LANES, mma_far<W>(scale[0]) || mma_far<W>(scale[1]));
-        uint32_t by = mma_multiplier<W>(scale[0], far), by8 = mma_multiplier<W>(scale[1], far);
+        if constexpr (mma_format<W>::SCALES > 0) {
+            uint32_t block = static_cast<uint32_t>(block_of(stage * GROUPS + i));
+            uint32_t scale = words[(low[0] + block) & 3],
+                     scale8 = words[4 + ((low[1] + block) & 3)];
+            far = __any_sync(ALL_LANES, mma_far<W>(scale) || mma_far<W>(scale8));
+            by = mma_multiplier<W>(scale, far), by8 = mma_multiplier<W>(scale8, far);
+        }
 #pragma unroll
         for (int u = 0; u < GROUP / 32; u++) {
-            uint32_t(&mine)[8] = a[(group * (GROUP / 32) + u) % 2];
+            uint32_t(&mine)[8] = a[(i * (GROUP / 32) + u) % 2];
             group_wait<1>(); /* the unit before the last one is done with its registers */
             if (far)
                 mma_decode<W, true>(lower, upper, u, by, by8, mine);
@@ -182,20 +195,6 @@ template <typename Job, bool SPLIT> struct mma_wide {
         }
     }
 
-    template <int M>
-    __device__ void multiply_stage(int32_t stage, const uint8_t *from, const uint32_t (&low)[2],
-                                   uint32_t (&a)[2][8], float (&sums)[M / 2]) const {
-        uint32_t scale[2] = {};
-        if (mma_format<W>::SCALES)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint32_t byte = (low[i] + static_cast<uint32_t>(block_of(stage))) & 3;
-                scale[i] = from[WEIGHTS + threadIdx.x * 8 + i * 4 + byte];
-            }
-#pragma unroll
-        for (int i = 0; i < GROUPS; i++) multiply_group<M>(from, i, scale, a, sums);
-    }
-
     /* sums += products of stages begin .. end - 1. */
     template <int M>
     __device__ void multiply_part(int32_t begin, int32_t end, const uint32_t (&low)[2],
@@ -206,7 +205,9 @@ template <typename Job, bool SPLIT> struct mma_wide {
             group_shared_written();
             __syncthreads(); /* the stage is there; all are done with the one before the last */
             issue(next, slot >= 2 ? slot - 2 : slot + DEPTH - 2);
-            multiply_stage<M>(stage, ring + slot * STAGE, low, a, sums);
+#pragma unroll
+            for (int i = 0; i < GROUPS; i++)
+                multiply_group<M>(stage, ring + slot * STAGE, i, low, a, sums);
             slot = slot + 1 == DEPTH ? 0 : slot + 1;
         }
         group_wait<0>();
@@ -305,12 +306,12 @@ template <typename Job, bool SPLIT> struct mma_wide {
             float total[SUMS] = {};
             uint32_t low[2] = {}; /* ends of the addresses of the rows' scales */
             int32_t columns = look_at(item, low);
-            if (columns == N)
-                multiply_tile<N>(low, next, slot, total);
+            if (columns == 32)
+                multiply_tile<32>(low, next, slot, total);
             else if (columns == 64)
                 multiply_tile<64>(low, next, slot, total);
             else
-                multiply_tile<32>(low, next, slot, total);
+                multiply_tile<N>(low, next, slot, total);
             asm volatile("" : "+r"(item)); /* look again: registers are short in between */
             store_tile(job.tile(item, HEIGHT, N), total);
         }
@@ -328,10 +329,12 @@ template <typename Job, bool SPLIT> struct mma_wide {
     }
 };
 
-template <typename Job, bool SPLIT>
+template <typename Job, int N, bool SPLIT>
 static __global__ void __launch_bounds__(WIDE_THREADS, 1) mma_wide_kernel(Job job) {
     extern __shared__ __align__(128) uint8_t mma_shared[];
-    mma_wide<Job, SPLIT> wide(job, mma_shared);
+    await_kernels_before();
+    let_kernels_begin();
+    mma_wide<Job, N, SPLIT> wide(job, mma_shared);
     wide.run();
 }
 
