@@ -58,28 +58,48 @@ static __device__ __forceinline__ uint4 decode_window8(uint32_t low, uint32_t hi
 /* ---- The list ---- */
 
 /* Row t's list: n_window window positions from `begin` on, then n - n_window picks. */
-typedef struct key_list {
-    int32_t slot, length, first, begin, n_window, n;
-} key_list;
-
-/* Codes and scales of one key. */
-typedef struct key_address {
+typedef struct key_address { /* codes and scales of one key */
     const uint8_t *codes, *scales;
 } key_address;
+typedef struct key_list {
+    int32_t slot, length, first, begin, n_window, n;
+    const key_address *addresses; /* [n] in shared memory */
+} key_list;
 
-static __device__ __forceinline__ key_list window_of(const di_attend_args &args, int64_t t,
-                                                     int32_t pos) {
-    const di_batch &b = args.batch;
-    key_list l;
-    l.slot = cuda_at<const di_row>(b.rows)[t].slot;
-    l.first = cuda_at<const int32_t>(b.first)[t];
-    l.length = cuda_at<const int32_t>(b.length)[l.slot];
-    int32_t floor = cuda_none(b.floor) ? 0 : cuda_at<const int32_t>(b.floor)[l.slot];
-    int32_t before = (args.block ? l.length : pos + 1) - args.window;
-    l.begin = before > floor ? before : floor;
-    l.n_window = (args.block ? l.length + args.block : pos + 1) - l.begin;
-    l.n = l.n_window;
-    return l;
+/* What begins the chains of loads that lead to a row's keys, or what the next link finds: the loads
+ * of one link are under way together. PICKS: of a thread, `threads` apart. */
+static constexpr int PICKS = 2;
+typedef struct row_start {
+    int32_t pos, slot, first, picks[PICKS];
+} row_start;
+
+/* A load that stays where it stands in the program: early. */
+static __device__ __forceinline__ int32_t load_early(const int32_t *p) {
+    int32_t x;
+    asm volatile("ld.global.s32 %0, [%1];" : "=r"(x) : "l"(p));
+    return x;
+}
+
+static __device__ __forceinline__ void load_picks(const di_attend_args &args, int64_t t,
+                                                  int32_t begin, int32_t threads,
+                                                  int32_t (&picks)[PICKS]) {
+    const int32_t *all = cuda_at<const int32_t>(args.picks) + t * args.top_k;
+#pragma unroll
+    for (int i = 0; i < PICKS; i++) {
+        int32_t at = begin + i * threads + static_cast<int32_t>(threadIdx.x);
+        picks[i] = -1;
+        if (at < args.top_k) picks[i] = load_early(all + at);
+    }
+}
+
+static __device__ __forceinline__ row_start start_row(const di_attend_args &args, int64_t t,
+                                                      int32_t threads) {
+    row_start r;
+    r.pos = load_early(cuda_at<const int32_t>(args.batch.pos) + t);
+    r.slot = load_early(&cuda_at<const di_row>(args.batch.rows)[t].slot);
+    r.first = load_early(cuda_at<const int32_t>(args.batch.first) + t);
+    load_picks(args, t, 0, threads, r.picks);
+    return r;
 }
 
 static __device__ __forceinline__ key_address window_key_at(const di_attend_args &args,
@@ -93,62 +113,107 @@ static __device__ __forceinline__ key_address window_key_at(const di_attend_args
                            row * (d / 32)};
 }
 
+/* Where the keys of picks lie, at their places of the list; n: how many there are, of all threads. */
+static __device__ __forceinline__ int32_t find_picks(const di_attend_args &args, int32_t slot,
+                                                     int32_t begin, int32_t threads,
+                                                     const int32_t (&picks)[PICKS],
+                                                     key_address *addresses) {
+    const di_pages &p = args.pages;
+    const int32_t *table =
+        cuda_at<const int32_t>(p.table) + static_cast<int64_t>(slot) * p.table_stride;
+    int32_t per_page = 64 / p.ratio, pages[PICKS], n = 0;
+#pragma unroll
+    for (int i = 0; i < PICKS; i++)
+        pages[i] = picks[i] < 0 ? 0 : load_early(table + picks[i] / per_page);
+#pragma unroll
+    for (int i = 0; i < PICKS; i++) {
+        n += __syncthreads_count(picks[i] >= 0); /* those behind the first -1 are -1 too */
+        if (picks[i] < 0) continue;
+        int32_t at = begin + i * threads + static_cast<int32_t>(threadIdx.x);
+        int64_t place = picks[i] % per_page;
+        const uint8_t *page =
+            cuda_at<const uint8_t>(p.pool) + static_cast<uint64_t>(pages[i]) * p.page_bytes;
+        addresses[at] =
+            key_address{page + p.codes + place * (p.d / 2), page + p.scales + place * (p.d / 16)};
+    }
+    return n;
+}
+
 /* Where all keys of row t lie, to addresses; all `threads` threads of the block call. */
 static __device__ __forceinline__ key_list find_keys(const di_attend_args &args, int64_t t,
-                                                     int32_t pos, int32_t threads,
+                                                     row_start start, int32_t threads,
                                                      key_address *addresses) {
-    key_list l = window_of(args, t, pos);
-    int32_t x = static_cast<int32_t>(threadIdx.x);
-    const int32_t *picks = cuda_at<const int32_t>(args.picks) + t * args.top_k;
-    for (int32_t i = x; i < l.n_window; i += threads)
-        addresses[i] = window_key_at(args, l, l.begin + i);
-    for (int32_t begin = 0; begin < args.top_k; begin += threads) {
-        int32_t i = begin + x, pick = i < args.top_k ? picks[i] : -1;
-        l.n += __syncthreads_count(pick >= 0); /* those behind the first -1 are -1 too */
-        if (pick < 0) continue;
-        page_entry entry = entry_at(args.pages, l.slot, pick);
-        addresses[l.n_window + i] = key_address{entry.codes, entry.scales};
+    const di_batch &b = args.batch;
+    key_list l;
+    l.slot = start.slot, l.first = start.first;
+    l.length = load_early(cuda_at<const int32_t>(b.length) + l.slot);
+    int32_t floor = cuda_none(b.floor) ? 0 : load_early(cuda_at<const int32_t>(b.floor) + l.slot);
+    int32_t picked = 0, now = start.pos + 1;
+    /* The window's size, which says where picks stand, is known only now; room is left for the
+     * largest, and the window stands at the end of it. */
+    int32_t room = args.window + args.block;
+    for (int32_t begin = 0; begin < args.top_k; begin += PICKS * threads) {
+        if (begin > 0) load_picks(args, t, begin, threads, start.picks);
+        picked += find_picks(args, l.slot, begin, threads, start.picks, addresses + room);
     }
+    int32_t before = (args.block ? l.length : now) - args.window;
+    l.begin = before > floor ? before : floor;
+    l.n_window = (args.block ? l.length + args.block : now) - l.begin;
+    l.n = l.n_window + picked;
+    l.addresses = addresses + (room - l.n_window);
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < l.n_window; i += threads)
+        addresses[room - l.n_window + i] = window_key_at(args, l, l.begin + i);
     return l;
 }
 
 /* ---- Tiles ---- */
 
-/* 32 values of a key on their way; kind 0: of the window, 1: of an entry, 2: none, zeros. */
+/* 32 values of a key on their way: codes, of which an entry has four words, and one or two scales.
+ * Nothing is made of them before store_key, so that the loads of several blocks are under way. */
 typedef struct raw_key {
-    uint32_t words[8], scale;
-    int kind;
+    uint32_t words[8];
+    uint8_t scales[2];
 } raw_key;
 
-/* Values from `dim` on of slot i, those beyond the key's width being zeros. */
+/* Values from `dim` on of slot i; for places beyond the list or the key what is there instead. No
+ * branches: a second load of an entry is its first again. ALIGNED: pieces of 16 bytes are. */
+template <bool ALIGNED>
 static __device__ __forceinline__ raw_key load_raw(const di_attend_args &args, const key_list &l,
-                                                   const key_address *addresses, int32_t i,
-                                                   int32_t dim) {
+                                                   int32_t i, int32_t dim) {
     raw_key raw;
-    raw.kind = i >= l.n || dim >= args.head_dim ? 2 : i >= l.n_window ? 1 : 0;
-    if (raw.kind == 2) return raw;
-    key_address at = addresses[i];
-    if (raw.kind == 0) {
-        load_words<8>(at.codes + dim, raw.words);
-        raw.scale = at.scales[dim / 32];
+    int32_t last = args.head_dim - 32;
+    key_address at = l.addresses[i < l.n ? i : l.n - 1];
+    if (dim > last) dim = last;
+    bool entry = i >= l.n_window && (i < l.n || l.n > l.n_window);
+    const uint8_t *codes = at.codes + (entry ? dim / 2 : dim);
+    const uint8_t *more = codes + (entry ? 0 : 16);
+    if (ALIGNED) {
+        uint4 low = __ldg(reinterpret_cast<const uint4 *>(codes));
+        uint4 high = __ldg(reinterpret_cast<const uint4 *>(more));
+        raw.words[0] = low.x, raw.words[1] = low.y, raw.words[2] = low.z, raw.words[3] = low.w;
+        raw.words[4] = high.x, raw.words[5] = high.y, raw.words[6] = high.z, raw.words[7] = high.w;
     } else {
-        load_words<4>(at.codes + dim / 2, raw.words);
-        raw.scale = at.scales[dim / 16] | static_cast<uint32_t>(at.scales[dim / 16 + 1]) << 8;
+        load_words<4>(codes, raw.words);
+        load_words<4>(more, raw.words + 4);
     }
+    const uint8_t *scales = at.scales + (entry ? dim / 16 : dim / 32);
+    raw.scales[0] = __ldg(scales);
+    raw.scales[1] = __ldg(scales + (entry ? 1 : 0));
     return raw;
 }
 
-/* Writes them as values part * 32 .. of row `key` of a tile. */
-static __device__ __forceinline__ void store_key(const raw_key &raw, uint8_t *tile, int key,
-                                                 int part) {
+/* Writes them as values part * 32 .. of row `key` of a tile. kind 0: of the window, 1: of an entry, 2:
+ * none, zeros. */
+static __device__ __forceinline__ void store_key(const raw_key &raw, int kind, uint8_t *tile,
+                                                 int key, int part) {
     uint8_t *slab = tile + part / 2 * SLAB_BYTES;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint4 values = make_uint4(0, 0, 0, 0);
-        if (raw.kind == 0)
-            values = decode_window8(raw.words[2 * i], raw.words[2 * i + 1], raw.scale);
-        else if (raw.kind == 1)
-            values = decode_entry8(raw.words[i], i < 2 ? raw.scale & 255u : raw.scale >> 8);
+        if (kind == 0)
+            values = decode_window8(raw.words[2 * i], raw.words[2 * i + 1], raw.scales[0]);
+        else if (kind == 1)
+            values = decode_entry8(raw.words[i], raw.scales[i / 2]);
         *reinterpret_cast<uint4 *>(slab + slab_place(key, part % 2 * 4 + i)) = values;
     }
 }

@@ -30,7 +30,7 @@ template <int DC> struct pair_shared {
     uint8_t tiles[PAIR_STAGES][TILE_BYTES]; /* at the end: results, see store_heads */
     float partial[2][8][GROUP][4];          /* the peer's; thread by thread as it holds its own */
     float2 angles[PAIR_ANGLES];
-    uint64_t full[PAIR_STAGES], empty[PAIR_STAGES], arrived[2];
+    uint64_t full[PAIR_STAGES], empty[PAIR_STAGES], arrived[2], turned; /* turned: angles */
     key_address addresses[1];
 };
 template <int DC> static size_t pair_bytes(int64_t slots) {
@@ -44,23 +44,42 @@ typedef struct pair_row { /* what a block works on */
 
 /* ---- Preparation, by all threads ---- */
 
+/* This thread's pieces of the queries: on their way while keys are looked for. */
+template <int DC> struct query_pieces {
+    static constexpr int ALL = PAIR_HEADS * (DC / 8);
+    static constexpr int EACH = (ALL + PAIR_THREADS - 1) / PAIR_THREADS;
+    uint4 piece[EACH];
+};
+
 template <int DC>
-static __device__ __forceinline__ void load_queries(const di_attend_args &args, const pair_row &row,
-                                                    pair_shared<DC> *m) {
+static __device__ __forceinline__ query_pieces<DC> load_queries(const di_attend_args &args,
+                                                                const pair_row &row) {
+    query_pieces<DC> p;
     const __nv_bfloat16 *q =
         cuda_at<const __nv_bfloat16>(args.q) + (row.t * args.n_heads + row.head) * args.head_dim;
-    int32_t heads = args.n_heads - row.head;
-    for (int i = static_cast<int>(threadIdx.x); i < PAIR_HEADS * (DC / 8); i += PAIR_THREADS) {
-        int head = i / (DC / 8), piece = i % (DC / 8), dim = row.rank * DC + 8 * piece;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (head < heads && dim < args.head_dim)
-            v = *reinterpret_cast<const uint4 *>(q + static_cast<int64_t>(head) * args.head_dim +
-                                                 dim);
-        *reinterpret_cast<uint4 *>(m->q + piece / 8 * SLAB_BYTES + slab_place(head, piece % 8)) =
-            paired(v);
+#pragma unroll
+    for (int k = 0; k < p.EACH; k++) {
+        int i = static_cast<int>(threadIdx.x) + k * PAIR_THREADS;
+        int head = i / (DC / 8), dim = row.rank * DC + 8 * (i % (DC / 8));
+        p.piece[k] = make_uint4(0, 0, 0, 0);
+        if (i < p.ALL && row.head + head < args.n_heads && dim < args.head_dim)
+            p.piece[k] = __ldg(reinterpret_cast<const uint4 *>(
+                q + static_cast<int64_t>(head) * args.head_dim + dim));
     }
-    for (int i = static_cast<int>(threadIdx.x); i < args.rope.dims / 2; i += PAIR_THREADS)
-        m->angles[i] = rope_angle(args.rope, row.pos, i, true);
+    return p;
+}
+
+template <int DC>
+static __device__ __forceinline__ void store_queries(const query_pieces<DC> &p,
+                                                     pair_shared<DC> *m) {
+#pragma unroll
+    for (int k = 0; k < p.EACH; k++) {
+        int i = static_cast<int>(threadIdx.x) + k * PAIR_THREADS;
+        int head = i / (DC / 8), piece = i % (DC / 8);
+        if (i < p.ALL)
+            *reinterpret_cast<uint4 *>(m->q + piece / 8 * SLAB_BYTES +
+                                       slab_place(head, piece % 8)) = paired(p.piece[k]);
+    }
 }
 
 template <int DC> static __device__ __forceinline__ void init_barriers(pair_shared<DC> *m) {
@@ -69,6 +88,7 @@ template <int DC> static __device__ __forceinline__ void init_barriers(pair_shar
         barrier_init(&m->full[i], DECODERS);
         barrier_init(&m->empty[i], GROUP / WARP);
     }
+    barrier_init(&m->turned, DECODERS);
     for (int i = 0; i < 2; i++) {
         barrier_init(&m->arrived[i], 1);
         barrier_expect(&m->arrived[i], PARTIAL_BYTES);
@@ -80,36 +100,76 @@ template <int DC> static __device__ __forceinline__ void init_barriers(pair_shar
 
 /* A warp takes 16 keys and 64 values at a time, a lane 32 of a key: neighbours in a row of shared
  * memory are then keys, which lie in different banks. */
-template <int DC>
-static __device__ void decode_tiles(const di_attend_args &args, const pair_row &row,
-                                    const key_list &l, pair_shared<DC> *m) {
-    constexpr int UNITS = DC / SLAB * 4, EACH = UNITS > DECODERS ? UNITS / DECODERS : 1;
-    int warp = warp_id() - GROUP / WARP, lane = lane_id(), n_blocks = (l.n + SLAB - 1) / SLAB;
-    raw_key next[EACH];
-    auto key_of = [&](int i) { return (warp * EACH + i) % 4 * 16 + lane % 16; };
-    auto part_of = [&](int i) { return (warp * EACH + i) / 4 * 2 + lane / 16; };
-    auto load = [&](int block) {
+template <int DC, bool ALIGNED> struct key_decoder {
+    static constexpr int UNITS = DC / SLAB * 4, EACH = UNITS > DECODERS ? UNITS / DECODERS : 1;
+    const di_attend_args &args;
+    const key_list &l;
+    pair_shared<DC> *m;
+    int warp, lane, rank;
+
+    __device__ __forceinline__ bool has(int i) const { return warp * EACH + i < UNITS; }
+    __device__ __forceinline__ int key_of(int i) const {
+        return (warp * EACH + i) % 4 * 16 + lane % 16;
+    }
+    __device__ __forceinline__ int part_of(int i) const {
+        return (warp * EACH + i) / 4 * 2 + lane / 16;
+    }
+    __device__ __forceinline__ int dim_of(int i) const { return rank * DC + 32 * part_of(i); }
+
+    __device__ __forceinline__ void load(int block, raw_key (&raw)[EACH]) const {
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            if (warp * EACH + i < UNITS)
-                next[i] = load_raw(args, l, m->addresses, block * SLAB + key_of(i),
-                                   row.rank * DC + 32 * part_of(i));
-    };
-    load(0);
-    for (int block = 0; block < n_blocks; block++) {
+            if (has(i)) raw[i] = load_raw<ALIGNED>(args, l, block * SLAB + key_of(i), dim_of(i));
+    }
+    __device__ __forceinline__ void store(int block, const raw_key (&raw)[EACH]) const {
         int stage = block % PAIR_STAGES;
-        raw_key raw[EACH];
-#pragma unroll
-        for (int i = 0; i < EACH; i++) raw[i] = next[i];
-        if (block + 1 < n_blocks) load(block + 1);
         barrier_wait(&m->empty[stage], (block / PAIR_STAGES & 1) ^ 1);
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (warp * EACH + i < UNITS) store_key(raw[i], m->tiles[stage], key_of(i), part_of(i));
+        for (int i = 0; i < EACH; i++) {
+            int at = block * SLAB + key_of(i);
+            int kind = at >= l.n || dim_of(i) >= args.head_dim ? 2 : at >= l.n_window ? 1 : 0;
+            if (has(i)) store_key(raw[i], kind, m->tiles[stage], key_of(i), part_of(i));
+        }
         shared_for_products();
         __syncwarp();
         if (lane == 0) barrier_arrive(&m->full[stage]);
     }
+};
+
+/* cos and sin for the results' way back: while the first tiles are multiplied. */
+template <int DC>
+static __device__ __forceinline__ void make_angles(const di_attend_args &args, const pair_row &row,
+                                                   pair_shared<DC> *m) {
+    int x = static_cast<int>(threadIdx.x) - GROUP;
+    /* Neighbours in different warps: a few angles a warp take no longer than one. */
+    for (int i = x % WARP * DECODERS + x / WARP; i < args.rope.dims / 2; i += DECODERS * WARP)
+        m->angles[i] = rope_angle(args.rope, row.pos, i, true);
+    __syncwarp();
+    if (lane_id() == 0) barrier_arrive(&m->turned);
+}
+
+/* Keys are asked for AHEAD blocks before they are decoded. */
+template <int DC, bool ALIGNED>
+static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, const pair_row &row,
+                                                    const key_list &l, pair_shared<DC> *m) {
+    constexpr int AHEAD = 3;
+    using decoder = key_decoder<DC, ALIGNED>;
+    decoder d = {args, l, m, warp_id() - GROUP / WARP, lane_id(), row.rank};
+    raw_key raw[AHEAD][decoder::EACH];
+    int n_blocks = (l.n + SLAB - 1) / SLAB;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        if (i < n_blocks) d.load(i, raw[i]);
+    for (int begin = 0; begin < n_blocks; begin += AHEAD) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (begin + i >= n_blocks) break;
+            d.store(begin + i, raw[i]);
+            if (begin + i + AHEAD < n_blocks) d.load(begin + i + AHEAD, raw[i]);
+        }
+        if (begin == 0) make_angles(args, row, m);
+    }
+    if (n_blocks == 0) make_angles(args, row, m);
 }
 
 /* ---- The warpgroup that multiplies ----
@@ -153,19 +213,23 @@ static __device__ __forceinline__ float fast_exp(float x) {
     return y;
 }
 
-/* Scores to probabilities, in place. live: slots of this block. shrink: what earlier results are
- * multiplied with. */
+/* Scores, scaled, in place, and the running maximum. live: slots of this block. shrink: what earlier
+ * results are multiplied with. */
 template <int DC>
-static __device__ __forceinline__ void take_softmax(head_pair<DC> *h, float (&s)[32], float scale,
+static __device__ __forceinline__ void take_maximum(head_pair<DC> *h, float (&s)[32], float scale,
                                                     int live, float *shrink) {
     int t = lane_id() % 4;
     float top[2] = {h->top[0], h->top[1]};
+    if (live < SLAB) {
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
-        int slot = i / 4 * 8 + 2 * t + i % 2;
-        s[i] = slot < live ? s[i] * scale : -INFINITY;
-        top[i / 2 % 2] = fmaxf(top[i / 2 % 2], s[i]);
+        for (int i = 0; i < 32; i++)
+            s[i] = i / 4 * 8 + 2 * t + i % 2 < live ? s[i] * scale : -INFINITY;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 32; i++) s[i] *= scale;
     }
+#pragma unroll
+    for (int i = 0; i < 32; i++) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], s[i]);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         top[r] = warp_reduce(top[r], max_op(), 4);
@@ -173,9 +237,14 @@ static __device__ __forceinline__ void take_softmax(head_pair<DC> *h, float (&s)
         h->top[r] = top[r];
         h->total[r] *= shrink[r];
     }
+}
+
+/* Scores to probabilities, in place. */
+template <int DC>
+static __device__ __forceinline__ void take_softmax(head_pair<DC> *h, float (&s)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; i++) {
-        s[i] = fast_exp(s[i] - top[i / 2 % 2]);
+        s[i] = fast_exp(s[i] - h->top[i / 2 % 2]);
         h->total[i / 2 % 2] += s[i]; /* p as it is */
     }
 }
@@ -242,13 +311,15 @@ attend_block(const pair_row &row, const key_list &l, pair_shared<DC> *m, int blo
     begin_values(m, block % PAIR_STAGES, p, h->o);
     if (AFTER >= 1) {
         add_partial(m, block + 1, n_blocks, s);
-        take_softmax(h, s, scale, l.n - (block + 1) * SLAB, shrink);
+        take_maximum(h, s, scale, l.n - (block + 1) * SLAB, shrink);
     }
-    if (AFTER == 2) {
-        products_wait<1>(); /* the scores are there */
+    if (AFTER == 2) { /* as early as they are there: the way to the peer is long */
+        hold(s);
+        products_wait<1>();
         hold(next);
         send_partial(m->partial[later % 2][0][0], &m->arrived[later % 2], row.rank ^ 1, next);
     }
+    if (AFTER >= 1) take_softmax(h, s);
     products_wait<0>();
     hold(h->o);
     if (lane_id() == 0) barrier_arrive(&m->empty[block % PAIR_STAGES]);
@@ -281,6 +352,7 @@ static __device__ void store_heads(const di_attend_args &args, const pair_row &r
                     __float2bfloat16_rn(h.o[4 * j + 2 * r + i] * inverse);
     }
     __syncwarp();
+    barrier_wait(&m->turned, 0);
     int tail = args.head_dim - args.rope.dims;
     for (int i = lane; i < 16 * (DC / 8); i += WARP) {
         int head = 16 * warp + i / (DC / 8), dim = i % (DC / 8) * 8, at = row.rank * DC + dim;
@@ -320,7 +392,8 @@ static __device__ __forceinline__ void attend_blocks(const pair_row &row, const 
         begin_scores(m, 1, next);
     }
     add_partial(m, 0, n_blocks, s);
-    take_softmax(h, s, scale, l.n, shrink); /* there are no results to shrink */
+    take_maximum(h, s, scale, l.n, shrink); /* there are no results to shrink */
+    take_softmax(h, s);
     products_wait<0>();
     hold(next);
     pack_probabilities(s, p);
@@ -344,7 +417,7 @@ static __device__ __forceinline__ void attend_heads(const di_attend_args &args, 
 
 /* ---- The kernel: blocks 2 t and 2 t + 1 for row t, blockIdx.y for 64 heads ---- */
 
-template <int DC>
+template <int DC, bool ALIGNED>
 static __global__ __cluster_dims__(2, 1, 1)
     __launch_bounds__(PAIR_THREADS, 1) void attend_pair_kernel(di_attend_args args, float scale) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -354,17 +427,19 @@ static __global__ __cluster_dims__(2, 1, 1)
     pair_row row;
     row.t = blockIdx.x / 2, row.rank = static_cast<int32_t>(blockIdx.x % 2);
     row.head = static_cast<int32_t>(blockIdx.y) * PAIR_HEADS;
-    row.pos = cuda_at<const int32_t>(args.batch.pos)[row.t];
+    row_start start = start_row(args, row.t, PAIR_THREADS);
+    query_pieces<DC> queries = load_queries<DC>(args, row);
+    row.pos = start.pos;
     if (row.pos < 0) return; /* both blocks */
     init_barriers(m);
-    load_queries(args, row, m);
-    key_list l = find_keys(args, row.t, row.pos, PAIR_THREADS, m->addresses);
+    key_list l = find_keys(args, row.t, start, PAIR_THREADS, m->addresses);
+    store_queries<DC>(queries, m);
     shared_for_products();
     __syncthreads();
     cluster_sync(); /* the peer's barriers are there */
     if (warp_id() >= GROUP / WARP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 128;");
-        decode_tiles(args, row, l, m);
+        decode_tiles<DC, ALIGNED>(args, row, l, m);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         attend_heads(args, row, l, m, scale);

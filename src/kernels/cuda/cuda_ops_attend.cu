@@ -319,14 +319,27 @@ static bool fits_pair(const di_stream *s, size_t bytes) {
     return major == 9;
 }
 
+/* Whether all pieces of 16 bytes of keys are aligned: widths are multiples of 32. */
+static bool keys_aligned(const di_attend_args *args) {
+    uint64_t all = args->kv_codes.address | args->ring.codes.address;
+    if (args->top_k > 0)
+        all |= args->pages.pool.address | args->pages.page_bytes | args->pages.codes;
+    return all % 16 == 0;
+}
+
 /* Returns whether it did. */
 template <int DC> static bool attend_pair(di_stream *s, const di_attend_args *args) {
     size_t bytes = pair_bytes<DC>(static_cast<int64_t>(args->window) + args->block + args->top_k);
     if (args->rope.dims > 2 * PAIR_ANGLES || !fits_pair(s, bytes)) return false;
     dim3 grid(2 * static_cast<uint32_t>(args->batch.n_rows),
               cuda_blocks(args->n_heads, PAIR_HEADS));
-    cuda_launch(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<DC>, *args,
-                score_scale(args->head_dim));
+    float scale = score_scale(args->head_dim);
+    if (DC == MAX_DIM / 2 && keys_aligned(args)) /* other widths are no released model's */
+        cuda_launch(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<MAX_DIM / 2, true>,
+                    *args, scale);
+    else
+        cuda_launch(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<DC, false>, *args,
+                    scale);
     return true;
 }
 
