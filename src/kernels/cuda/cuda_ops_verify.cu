@@ -1,101 +1,6 @@
-/* Which drafts are verified, and which of them stand (dspark.md 6 and 8). */
-#include "kernels/cuda/logits.cuh"
-
-/* ---- allot ---- */
-
-static __device__ int32_t draft_of(const di_allot_args &args, const di_block &block, int32_t k) {
-    return cuda_at<const int32_t>(
-        args.drafts)[static_cast<int64_t>(k) * args.n_columns + block.column];
-}
-
-/* How many drafts block b may have. */
-static __device__ int32_t limit_of(const di_allot_args &args, const di_block &block) {
-    int32_t limit = block.most < args.block ? block.most : args.block;
-    return args.n_drafts == 0 || limit < 0 ? 0 : limit;
-}
-
-/* a_k of one block; they never grow with k. */
-static __device__ void survivals(const di_allot_args &args, const di_block &block, double *out) {
-    double a = 1;
-    for (int32_t k = 0; k < limit_of(args, block); k++) {
-        double logit = static_cast<double>(cuda_at<const float>(
-            args.confidence)[static_cast<int64_t>(k) * args.n_columns + block.column]);
-        float temperature = cuda_at<const float>(args.temperatures)[block.law * args.block + k];
-        if (k > 0 && draft_of(args, block, k - 1) < 0) logit = NAN;
-        double x = logit / static_cast<double>(temperature);
-        a *= isnan(x) ? 0 : 1 / (1 + exp(-x)); /* di_allot_confidence */
-        out[k] = a > 0 ? fmin(a, 1.0) : 0;
-    }
-}
-
-/* Whether fewer than n_drafts come before draft k of block b. Within a block those that do are its
- * first ones. */
-static __device__ bool taken(const di_allot_args &args, const double *survival, int32_t b,
-                             int32_t k) {
-    const di_block *blocks = cuda_at<const di_block>(args.blocks);
-    double a = survival[static_cast<int64_t>(b) * args.block + k];
-    int32_t before = 0;
-    for (int32_t c = 0; c < args.n_blocks && before < args.n_drafts; c++) {
-        const double *of = survival + static_cast<int64_t>(c) * args.block;
-        int32_t limit = limit_of(args, blocks[c]), j = 0;
-        while (j < limit && (of[j] > a || (of[j] == a && (j < k || (j == k && c < b))))) j++;
-        before += j;
-    }
-    return before < args.n_drafts;
-}
-
-static __device__ void write_rows(const di_allot_args &args, int32_t b, int32_t begin,
-                                  int32_t length) {
-    di_block block = cuda_at<const di_block>(args.blocks)[b];
-    for (int32_t k = 0; k <= length; k++) {
-        int32_t row = begin + k;
-        int32_t token = k == 0 ? cuda_at<const int32_t>(args.next_token)[block.slot]
-                               : draft_of(args, block, k - 1);
-        if (k > 0 && token < 0) token = 0;
-        cuda_at<di_row>(args.rows)[row] = di_row{token, block.slot, k};
-        cuda_at<int32_t>(args.which)[row] = row;
-        cuda_at<int32_t>(args.slot)[row] = block.slot;
-        cuda_at<int32_t>(args.param_of)[row] = b;
-        cuda_at<int32_t>(args.extra_at)[row] = begin + 1;
-        cuda_at<int32_t>(args.n_extra)[row] = k;
-    }
-    cuda_at<int32_t>(args.n_rows)[b] = 1 + length;
-}
-
-static constexpr int ALLOT_THREADS = 512;
-
-/* One block. Threads share blocks in phase one and three, drafts in phase two. */
-static __global__ void allot_kernel(di_allot_args args, double *survival, int32_t *lengths) {
-    const di_block *blocks = cuda_at<const di_block>(args.blocks);
-    int32_t n = args.n_blocks, thread = static_cast<int32_t>(threadIdx.x);
-    for (int32_t b = thread; b < n; b += ALLOT_THREADS) {
-        lengths[b] = 0;
-        survivals(args, blocks[b], survival + static_cast<int64_t>(b) * args.block);
-    }
-    __syncthreads();
-    for (int64_t i = thread; i < static_cast<int64_t>(n) * args.block; i += ALLOT_THREADS) {
-        int32_t b = static_cast<int32_t>(i / args.block), k = static_cast<int32_t>(i % args.block);
-        if (k < limit_of(args, blocks[b]) && taken(args, survival, b, k)) atomicAdd(&lengths[b], 1);
-    }
-    __syncthreads();
-    for (int32_t b = thread; b < n; b += ALLOT_THREADS) {
-        int32_t begin = b;
-        for (int32_t c = 0; c < b; c++) begin += lengths[c];
-        write_rows(args, b, begin, lengths[b]);
-    }
-}
-
-void cuda_op_allot(di_stream *s, const di_allot_args *args) {
-    cuda_begin(s);
-    CUDA_REQUIRE(args->block <= DI_OPS_MAX_BLOCK);
-    uint64_t n = static_cast<uint64_t>(args->n_blocks);
-    double *survival = cuda_take<double>(s, n * static_cast<uint64_t>(args->block));
-    int32_t *lengths = cuda_take<int32_t>(s, n);
-    uint32_t any = n > 0;
-    cuda_launch(s, "allot", any, ALLOT_THREADS, 0, allot_kernel, *args, survival, lengths);
-}
-
-/* ---- accept ---- */
+/* Which drafts stand (dspark.md 6). Which of them are verified: cuda_ops_allot.cu. */
+#include "kernels/cuda/last_block.cuh"
+#include "kernels/cuda/logit_draw.cuh"
 
 /* What rejection makes of one out row: the verdict on the draft in the row behind it. */
 typedef struct verdict {
@@ -103,141 +8,270 @@ typedef struct verdict {
     float logprob;
 } verdict;
 
-/* Draft k of a block stands in the row behind this one. */
+/* ---- Where a row stands ---- */
+
+/* Where the rows of block `begin + thread` begin, all blocks before it counted; *all: the rows of
+ * LOGIT_THREADS blocks from `begin` on. */
+static __device__ int32_t rows_before(logit_shared *s, const di_accept_args &args, int32_t begin,
+                                      int32_t *n_rows, int32_t *all) {
+    int32_t b = begin + static_cast<int32_t>(threadIdx.x);
+    uint64_t total;
+    *n_rows = b < args.n_blocks ? cuda_at<const int32_t>(args.n_rows)[b] : 0;
+    uint64_t sum = sum_before(s, static_cast<uint64_t>(*n_rows), &total);
+    *all = static_cast<int32_t>(total);
+    return static_cast<int32_t>(sum) - *n_rows;
+}
+
+/* Draft k of a block stands in the row behind out row i. */
 typedef struct judged {
     int32_t block, k; /* block -1: nothing to judge here */
 } judged;
 
-static __device__ int32_t begin_of(const di_accept_args &args, int32_t b) {
-    int32_t begin = 0;
-    for (int32_t c = 0; c < b; c++) begin += cuda_at<const int32_t>(args.n_rows)[c];
-    return begin;
-}
-
-static __global__ void find_judged_kernel(di_accept_args args, judged *out) {
-    int32_t thread = static_cast<int32_t>(threadIdx.x), n_out = args.sample.n_out;
-    for (int32_t i = thread; i < n_out; i += ALLOT_THREADS) out[i] = judged{-1, 0};
-    __syncthreads();
-    for (int32_t b = thread; b < args.n_blocks; b += ALLOT_THREADS) {
-        if (!cuda_at<const di_block>(args.blocks)[b].reject) continue;
-        int32_t begin = begin_of(args, b), n = cuda_at<const int32_t>(args.n_rows)[b];
-        for (int32_t k = 0; k + 1 < n; k++) {
-            if (cuda_at<const int32_t>(args.sample.token)[begin + k] < 0) break;
-            out[begin + k] = judged{b, k};
+static __device__ judged judged_of(logit_shared *s, const di_accept_args &args, int32_t i) {
+    int32_t before = 0, n_rows, all;
+    s->bin = -1;
+    for (int32_t begin = 0; begin < args.n_blocks && before <= i; begin += LOGIT_THREADS) {
+        int32_t at = before + rows_before(s, args, begin, &n_rows, &all);
+        if (i >= at && i + 1 < at + n_rows) {
+            s->bin = begin + static_cast<int32_t>(threadIdx.x);
+            s->last_id = i - at;
         }
+        before += all;
     }
+    __syncthreads();
+    judged j = {s->bin, s->last_id};
+    bool dead = false;
+    if (j.block >= 0) {
+        int32_t k = static_cast<int32_t>(threadIdx.x);
+        dead = !cuda_at<const di_block>(args.blocks)[j.block].reject ||
+               (k <= j.k && cuda_at<const int32_t>(args.sample.token)[i - k] < 0);
+    }
+    if (__syncthreads_or(dead)) j.block = -1;
+    return j;
 }
 
-/* A sample of max(p - q, 0); p, q processed rows, their totals log sum exp. */
-static __device__ int32_t draw_residual(const double *p, double p_total, const double *q,
-                                        double q_total, int32_t vocab, uint64_t seed,
-                                        int64_t position) {
+/* ---- One draft by rejection ---- */
+
+/* A distribution after all processors: of id, exp(divided(x) - total) if it is kept. */
+template <typename X> struct distribution {
+    logit_source<X> source;
+    logit_rule<X> rule;
+    logit_part row;
+    double total;
+};
+
+/* Whether the logits are one. */
+template <typename X>
+static __device__ bool distribution_of(logit_team *team, const di_sample_args &args, int64_t i,
+                                       const float *logits, double *scratch, distribution<X> *out) {
+    const di_sample_params &p = params_of(args, i);
+    logit_source<float> raw = source_of(logits, mask_of(args, p), args.vocab, team->rank);
+    bool bad = false;
+    if constexpr (sizeof(X) == sizeof(double)) {
+        bad = change_row(args, p, i, logits, team->rank, scratch);
+        out->source = source_of(static_cast<const double *>(scratch), NULL, args.vocab, team->rank);
+    } else {
+        out->source = raw;
+    }
+    out->row = exchange(team, look(team->shared, raw, out->source, true, bad));
+    if (out->row.bad || out->row.best.id < 0) return false;
+    X top = static_cast<X>(out->row.best.x);
+    if (p.temperature == 0) {
+        out->rule = rule_of(p, top);
+        out->rule.temperature = out->rule.inverse = 1;
+        out->rule.min_p = 0;
+        out->rule.prefix = true, out->rule.last = top, out->rule.last_id = out->row.best.id;
+    } else {
+        out->rule = truncate(*team, p, out->source, args.vocab, top);
+    }
+    double sum = 0;
+    EACH_QUAD(id, out->source) {
+        X x[4];
+        load_quad(out->source, id, x);
+        for (int k = 0; k < 4; k++)
+            if (keeps(out->rule, x[k], id + k)) sum += share_of(out->rule, x[k]);
+    }
+    logit_part part = {};
+    part.best.id = -1;
+    part.mass = logit_sum(team->shared, sum);
+    out->total = divided(out->rule, top) + log(exchange(team, part).mass);
+    return true;
+}
+
+template <typename X>
+static __device__ __forceinline__ double chance(const distribution<X> &d, X x, int32_t id) {
+    return keeps(d.rule, x, id) ? exp(divided(d.rule, x) - d.total) : 0;
+}
+
+/* max(p - q, 0) of an id. */
+template <typename X>
+static __device__ __forceinline__ double residual(const distribution<X> &p,
+                                                  const distribution<X> &q, X x, int32_t id) {
+    double of_p = chance(p, x, id);
+    double left = of_p > 0 ? of_p - chance(q, value_of(q.source, id), id) : 0;
+    return left > 0 ? left : 0;
+}
+
+/* A sample of max(p - q, 0); rounding speaks where it is too little, and p is taken instead. */
+template <typename X>
+static __device__ int32_t draw_residual(logit_team *team, const distribution<X> &p,
+                                        const distribution<X> &q, uint64_t seed, int64_t position) {
     uint64_t noise = di_noise_seed(seed, DI_NOISE_RESIDUAL, 0);
-    scored mine = {0, -1};
     double mass = 0;
-    EACH_ID(id, vocab) {
-        double left = exp(p[id] - p_total) - exp(q[id] - q_total);
-        if (!(left > 0)) continue;
-        mass += left;
-        mine = better(mine, scored{log(left) + di_gumbel(noise, position, id), id});
+    logit_part part = {};
+    EACH_QUAD(id, p.source) {
+        X x[4];
+        load_quad(p.source, id, x);
+        for (int k = 0; k < 4; k++) mass += residual(p, q, x[k], id + k);
     }
-    mass = block_sum<LOGIT_WARPS>(mass);
-    int32_t token = block_best(mine).id;
-    return mass > DI_TINY_RESIDUAL ? token : draw(p, vocab, noise, position);
+    part.mass = logit_sum(team->shared, mass);
+    part.best = draw_best(
+        team->shared, p.source, noise, position,
+        [&](X x, int32_t id) {
+            float left = static_cast<float>(residual(p, q, x, id));
+            return left > 0x1p-126f ? logf(left) : -INFINITY;
+        },
+        [&](X x, int32_t id) {
+            double left = residual(p, q, x, id);
+            return left > 0 ? scored{log(left), id} : scored{0, -1};
+        });
+    part = exchange(team, part);
+    return part.mass > DI_TINY_RESIDUAL ? part.best.id
+                                        : draw(team, p.source, p.rule, noise, position);
 }
 
-/* di_reject_draft on processed rows; both are distributions. */
-static __device__ verdict judge(const double *p, const double *q, int32_t vocab, int32_t draft,
-                                uint64_t seed, int64_t position) {
-    __syncthreads(); /* what other threads wrote of p and q is read */
-    double p_total = log_total(p, vocab), q_total = log_total(q, vocab);
-    if (draft >= 0 && draft < vocab) {
+/* di_reject_draft on out row i, and the log-probability of what comes out. */
+template <typename X>
+static __device__ verdict judge(logit_team *team, const di_accept_args &args, int64_t i, judged j,
+                                double *scratch) {
+    const di_sample_args &sample = args.sample;
+    int64_t vocab = sample.vocab, row = cuda_at<const int32_t>(sample.which)[i];
+    const float *logits = cuda_at<const float>(sample.logits) + i * vocab;
+    int32_t column = cuda_at<const di_block>(args.blocks)[j.block].column;
+    const float *of_draft = cuda_at<const float>(args.draft_logits) +
+                            (static_cast<int64_t>(j.k) * args.n_columns + column) * vocab;
+    int32_t behind = cuda_at<const int32_t>(sample.which)[i + 1];
+    int32_t draft = cuda_at<const int32_t>(args.row_token)[behind];
+    int64_t position = static_cast<int64_t>(cuda_at<const int32_t>(sample.pos)[row]) + 1;
+    uint64_t seed = params_of(sample, i).seed;
+    verdict v = {0, cuda_at<const int32_t>(sample.token)[i], 0};
+    distribution<X> p, q;
+    /* sample has drawn from p: it is one. */
+    distribution_of(team, sample, i, logits, scratch, &p);
+    if (distribution_of(team, sample, i, of_draft, scratch + logit_scratch(sample.vocab), &q)) {
         uint64_t words = di_noise_seed(seed, DI_NOISE_ACCEPT, position);
         double u = di_uniform53(static_cast<uint32_t>(words >> 32), static_cast<uint32_t>(words));
-        double p_draft = exp(p[draft] - p_total), q_draft = exp(q[draft] - q_total);
-        if (q_draft > 0 && u * q_draft < p_draft) return verdict{1, draft, 0};
-    }
-    return verdict{0, draw_residual(p, p_total, q, q_total, vocab, seed, position), 0};
-}
-
-/* Blocks of threads take the rows that are judged in turn; each has two rows of scratch. A verdict
- * does not hang on those before it, so all can be made at once. */
-static __global__ __launch_bounds__(LOGIT_THREADS) void judge_kernel(di_accept_args args,
-                                                                     const judged *which,
-                                                                     double *scratch,
-                                                                     verdict *out) {
-    const di_sample_args &sample = args.sample;
-    int64_t vocab = sample.vocab;
-    double *p = scratch + 2 * vocab * blockIdx.x, *q = p + vocab;
-    for (int64_t i = blockIdx.x; i < sample.n_out; i += gridDim.x) {
-        judged j = which[i];
-        if (j.block < 0) continue;
-        int32_t column = cuda_at<const di_block>(args.blocks)[j.block].column;
-        const float *logits = cuda_at<const float>(sample.logits) + i * vocab;
-        const float *of_draft = cuda_at<const float>(args.draft_logits) +
-                                (static_cast<int64_t>(j.k) * args.n_columns + column) * vocab;
-        int32_t drawn = cuda_at<const int32_t>(sample.token)[i];
-        int32_t behind = cuda_at<const int32_t>(sample.which)[i + 1];
-        int32_t draft = cuda_at<const int32_t>(args.row_token)[behind];
-        int64_t row = cuda_at<const int32_t>(sample.which)[i];
-        int64_t position = static_cast<int64_t>(cuda_at<const int32_t>(sample.pos)[row]) + 1;
-        verdict v = {0, drawn, 0};
-        bool good = process_row(sample, i, logits, p) >= 0; /* sample has drawn from it */
-        if (good && process_row(sample, i, of_draft, q) >= 0)
-            v = judge(p, q, sample.vocab, draft, params_of(sample, i).seed, position);
-        v.logprob = log_softmax(logits, sample.vocab, v.token);
-        if (threadIdx.x == 0) out[i] = v;
-        __syncthreads(); /* p and q are written again */
-    }
-}
-
-/* How many drafts of a block stand; tokens of its rows become those that come out. */
-static __device__ int32_t walk(const di_accept_args &args, const di_block &block, int32_t begin,
-                               int32_t n, const verdict *verdicts) {
-    int32_t *token = cuda_at<int32_t>(args.sample.token);
-    const int32_t *which = cuda_at<const int32_t>(args.sample.which);
-    int32_t m = 0;
-    for (; m + 1 < n && token[begin + m] >= 0; m++) {
-        int32_t i = begin + m;
-        if (!block.reject) {
-            if (cuda_at<const int32_t>(args.row_token)[which[i + 1]] != token[i]) break;
-            continue;
+        if (draft >= 0 && draft < vocab) {
+            double q_draft = chance(q, value_of(q.source, draft), draft);
+            v.stands = q_draft > 0 && u * q_draft < chance(p, value_of(p.source, draft), draft);
         }
-        token[i] = verdicts[i].token;
-        cuda_at<float>(args.sample.logprob)[i] = verdicts[i].logprob;
-        if (!verdicts[i].stands) break;
+        v.token = v.stands ? draft : draw_residual(team, p, q, seed, position);
     }
-    return m;
+    v.logprob = log_softmax(logits, p.row, v.token);
+    return v;
 }
 
-static __global__ void accept_kernel(di_accept_args args, const verdict *verdicts) {
-    int32_t b = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
-    if (b >= args.n_blocks) return;
-    di_block block = cuda_at<const di_block>(args.blocks)[b];
-    int32_t begin = begin_of(args, b), n = cuda_at<const int32_t>(args.n_rows)[b];
-    int32_t m = walk(args, block, begin, n, verdicts);
-    for (int32_t i = begin + m + 1; i < begin + n; i++) {
-        cuda_at<int32_t>(args.sample.token)[i] = -1;
-        cuda_at<float>(args.sample.logprob)[i] = 0;
+/* ---- All blocks ---- */
+
+/* How many drafts of a block stand, and what comes out of its rows. Eight lanes a block, a row a
+ * lane; all lanes of a warp call, n_rows 0 where there is no block. */
+static constexpr int WALK_LANES = 8;
+static __device__ void walk(const di_accept_args &args, int32_t b, int32_t begin, int32_t n_rows,
+                            const verdict *verdicts) {
+    int32_t *token = cuda_at<int32_t>(args.sample.token);
+    float *logprob = cuda_at<float>(args.sample.logprob);
+    const int32_t *which = cuda_at<const int32_t>(args.sample.which);
+    di_block block = n_rows > 0 ? cuda_at<const di_block>(args.blocks)[b] : di_block{};
+    int lane = lane_id() % WALK_LANES, shift = lane_id() - lane;
+    int32_t m = n_rows > 0 ? -1 : 0;
+    for (int32_t k = lane; __any_sync(ALL_LANES, m < 0); k += WALK_LANES) {
+        int32_t i = begin + k, drawn = m < 0 && k < n_rows ? token[i] : -1;
+        bool visited = drawn >= 0 && k + 1 < n_rows, stands = false;
+        verdict v = {0, drawn, 0};
+        if (visited && block.reject) {
+            v = verdicts[i];
+            stands = v.stands;
+        } else if (visited) {
+            stands = cuda_at<const int32_t>(args.row_token)[which[i + 1]] == drawn;
+        }
+        uint32_t fallen = ~__ballot_sync(ALL_LANES, stands) >> shift & ((1u << WALK_LANES) - 1);
+        if (m >= 0) continue;
+        if (fallen) m = k - lane + __ffs(static_cast<int>(fallen)) - 1;
+        if (visited && block.reject && (m < 0 || k <= m))
+            token[i] = v.token, logprob[i] = v.logprob;
+        if (k != m) continue;
+        int32_t last = visited ? v.token : token[i];
+        if (last >= 0) cuda_at<int32_t>(args.sample.next_token)[block.slot] = last;
+        cuda_at<int32_t>(args.n_valid)[block.slot] = m + 1;
     }
-    int32_t last = cuda_at<int32_t>(args.sample.token)[begin + m];
-    if (last >= 0) cuda_at<int32_t>(args.sample.next_token)[block.slot] = last;
-    cuda_at<int32_t>(args.n_valid)[block.slot] = m + 1;
+    for (int32_t k = m + 1 + lane; k < n_rows; k += WALK_LANES)
+        token[begin + k] = -1, logprob[begin + k] = 0;
+}
+
+static __device__ void walk_all(logit_shared *s, const di_accept_args &args,
+                                const verdict *verdicts) {
+    int32_t before = 0;
+    for (int32_t first = 0; first < args.n_blocks; first += LOGIT_THREADS) {
+        int32_t n_rows, all, thread = static_cast<int32_t>(threadIdx.x);
+        int32_t begin = before + rows_before(s, args, first, &n_rows, &all);
+        s->own_count[thread] = static_cast<uint32_t>(begin);
+        s->all_count[thread] = static_cast<uint32_t>(n_rows);
+        __syncthreads();
+        int32_t left = args.n_blocks - first;
+        int32_t here = left < LOGIT_THREADS ? left : LOGIT_THREADS;
+        constexpr int AT_ONCE = LOGIT_THREADS / WALK_LANES;
+        for (int32_t base = 0; base < here; base += AT_ONCE) {
+            int32_t b = base + thread / WALK_LANES;
+            walk(args, first + b, static_cast<int32_t>(s->own_count[b]),
+                 static_cast<int32_t>(s->all_count[b]), verdicts);
+        }
+        before += all;
+        __syncthreads();
+    }
+}
+
+/* Whether a block has a draft to judge. */
+static __device__ bool any_reject(const di_accept_args &args) {
+    bool found = false;
+    for (int32_t b = static_cast<int32_t>(threadIdx.x); b < args.n_blocks; b += LOGIT_THREADS)
+        found = found || (cuda_at<const di_block>(args.blocks)[b].reject &&
+                          cuda_at<const int32_t>(args.n_rows)[b] > 1);
+    return __syncthreads_or(found) != 0;
+}
+
+/* Clusters take the rows that are judged in turn; each has two rows of scratch. A verdict does not
+ * hang on those before it, so all can be made at once. The last cluster to end walks the blocks. */
+static __global__ __cluster_dims__(LOGIT_BLOCKS, 1, 1)
+    __launch_bounds__(LOGIT_THREADS) void accept_kernel(di_accept_args args, double *scratch,
+                                                        verdict *verdicts, uint32_t *counter) {
+    __shared__ logit_shared shared;
+    logit_team team = {&shared, static_cast<int>(blockIdx.x % LOGIT_BLOCKS), 0};
+    int32_t n_clusters = static_cast<int32_t>(gridDim.x) / LOGIT_BLOCKS;
+    int32_t cluster = static_cast<int32_t>(blockIdx.x) / LOGIT_BLOCKS;
+    scratch += 2 * logit_scratch(args.sample.vocab) * static_cast<uint64_t>(cluster);
+    bool any = any_reject(args);
+    for (int32_t i = cluster; any && i + 1 < args.sample.n_out; i += n_clusters) {
+        judged j = judged_of(&shared, args, i);
+        if (j.block < 0) continue;
+        const di_sample_params &p = params_of(args.sample, i);
+        bool changed = has_penalties(args.sample, p) || p.n_bias > 0;
+        verdict v = changed ? judge<double>(&team, args, i, j, scratch)
+                            : judge<float>(&team, args, i, j, scratch);
+        if (team.rank == 0 && threadIdx.x == 0) verdicts[i] = v;
+    }
+    if (team.rank == 0 && last_block(counter, static_cast<uint32_t>(n_clusters)))
+        walk_all(&shared, args, verdicts);
 }
 
 void cuda_op_accept(di_stream *s, const di_accept_args *args) {
     cuda_begin(s);
-    uint64_t n = static_cast<uint64_t>(args->sample.n_out);
-    uint64_t vocab = static_cast<uint64_t>(args->sample.vocab);
-    uint64_t blocks = n < CUDA_SAMPLE_BLOCKS ? n : CUDA_SAMPLE_BLOCKS;
     CUDA_REQUIRE(args->sample.vocab <= LOGIT_MAX_VOCAB);
-    judged *which = cuda_take<judged>(s, n);
+    uint64_t n = static_cast<uint64_t>(args->sample.n_out);
+    uint64_t clusters = n < CUDA_SAMPLE_BLOCKS ? n : CUDA_SAMPLE_BLOCKS;
+    if (args->sample.n_out == args->n_blocks) clusters = 1; /* no drafts */
+    if (args->n_blocks == 0) clusters = 0;
     verdict *verdicts = cuda_take<verdict>(s, n);
-    double *scratch = cuda_take<double>(s, 2 * blocks * vocab);
-    uint32_t any = args->n_blocks > 0;
-    cuda_launch(s, "accept", any, ALLOT_THREADS, 0, find_judged_kernel, *args, which);
-    cuda_launch(s, "accept", static_cast<uint32_t>(any * blocks), LOGIT_THREADS, 0, judge_kernel,
-                *args, static_cast<const judged *>(which), scratch, verdicts);
-    cuda_launch(s, "accept", cuda_blocks(args->n_blocks, 64), 64, 0, accept_kernel, *args,
-                static_cast<const verdict *>(verdicts));
+    double *scratch = cuda_take<double>(s, 2 * clusters * logit_scratch(args->sample.vocab));
+    cuda_launch(s, "accept", static_cast<uint32_t>(clusters * LOGIT_BLOCKS), LOGIT_THREADS, 0,
+                accept_kernel, *args, scratch, verdicts, cuda_counters(s));
 }
