@@ -169,17 +169,17 @@ static int32_t count_probes(bench *b, int32_t n, int32_t most, int32_t room, int
 
 static void test_probes(void **state) {
     (void)state;
-    enum { STEPS = 3200 };
+    enum { SHARE = DI_SPEC_PROBE_DIVISOR, STEPS = 50 * SHARE };
     bench b;
     open_bench(&b, ROWS);
     measure_floors(&b);
-    /* Two sequences: 2 s a step, 4.5 more for a probe, one in 144 steps. */
-    assert_int_equal(count_probes(&b, 2, BLOCK, ROWS - 2, STEPS), STEPS / 144);
-    /* Half of the drafts is as few as may be: 2.5 s, one in 80. */
-    assert_int_equal(count_probes(&b, 2, BLOCK / 2, ROWS - 2, STEPS), STEPS / 80);
+    /* Two sequences: 2 s a step, 4.5 more for a probe. */
+    assert_int_equal(count_probes(&b, 2, BLOCK, ROWS - 2, STEPS), STEPS / (9 * SHARE / 4));
+    /* Half of the drafts is as few as may be: 2.5 s. */
+    assert_int_equal(count_probes(&b, 2, BLOCK / 2, ROWS - 2, STEPS), STEPS / (5 * SHARE / 4));
     assert_int_equal(count_probes(&b, 2, BLOCK / 2 - 1, ROWS - 2, STEPS), 0);
-    /* It is the answers' ends that forbid it, not that rows are short: 1 s, one in 32. */
-    assert_int_equal(count_probes(&b, 2, BLOCK, 1, STEPS), STEPS / 32);
+    /* It is the answers' ends that forbid it, not that rows are short: 1 s. */
+    assert_int_equal(count_probes(&b, 2, BLOCK, 1, STEPS), STEPS / (SHARE / 2));
     assert_int_equal(count_probes(&b, 2, BLOCK / 2 - 1, 1, STEPS), 0);
     close_bench(&b);
 }
