@@ -440,7 +440,8 @@ static void test_probe(void **state) {
     assert_false(di_spec_probe_due(&probe, 0.01, 0.02));
     assert_false(di_spec_probe_due(&probe, NAN, 0.02));
     assert_false(di_spec_probe_due(&probe, 1, NAN));
-    assert_true(di_spec_probe_due(&probe, 0.02 * DI_SPEC_PROBE_DIVISOR, 0.02)); /* NaN left nothing behind */
+    assert_true(di_spec_probe_due(&probe, 0.02 * DI_SPEC_PROBE_DIVISOR,
+                                  0.02)); /* NaN left nothing behind */
 }
 
 int main(void) {

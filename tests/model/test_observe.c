@@ -424,7 +424,7 @@ static void test_campaign(void **state) {
 static void open_pair(twins *t, const char *name) {
     static const di_context_options options = {.n_slots = 2,
                                                .max_context = MAX_CONTEXT,
-                                               .max_rows = 64,
+                                               .max_rows = 200,
                                                .max_out = 20,
                                                .penalties = true,
                                                .drafts = true};
@@ -476,10 +476,55 @@ static void test_older_snapshot(void **state) {
     close_twins(&t);
 }
 
+/* Rows that go into windows together take places of their own (ops.h): a backend may store them in any
+ * order. upper: dead rows before. */
+static void expect_own_places(const di_context *context) {
+    int32_t live = 0;
+    for (int32_t i = 0; i < context->options.max_rows; i++) {
+        const di_row *a = &context->upper[i];
+        if (a->offset == DI_OFFSET_DEAD) continue;
+        live++;
+        assert_true(a->offset < 0 && -a->offset <= context->ring_slots);
+        for (int32_t j = 0; j < i; j++) {
+            const di_row *b = &context->upper[j];
+            if (b->slot == a->slot) assert_int_not_equal(a->offset, b->offset);
+        }
+    }
+    assert_true(live > context->ring_slots);
+}
+
+/* One slot has more rows aside than its ring has places, the other one few. */
+static void test_more_than_a_ring(void **state) {
+    (void)state;
+    static twins t;
+    static const int32_t slots[2] = {0, 1};
+    for (int32_t early = 0; early < 2; early++) {
+        open_pair(&t, "more than a ring");
+        di_context *late = t.context[LATE];
+        const block_step alone = {.slots = {0}, .n = 1, .prompt = -1};
+        assert_true(late->ring_slots + 24 < late->options.max_rows);
+        if (early) decode_some(&t, 2); /* what the other one has aside stands before what is lost */
+        for (int32_t n = 0; n < late->ring_slots + 12; n++) {
+            run_blocks(&t, &alone);
+            settle_all(&t);
+            catch_up(&t);
+        }
+        decode_some(&t, 3);
+        for (int32_t i = 0; i < late->options.max_rows; i++)
+            late->upper[i] = (di_row){0, 0, DI_OFFSET_DEAD};
+        di_context_catch_up(late);
+        expect_own_places(late);
+        draft(&t, slots, 2);
+        for (int32_t slot = 0; slot < 2; slot++) expect_same_state(&t, slot);
+        close_twins(&t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_drafts),
         cmocka_unit_test(test_older_snapshot),
+        cmocka_unit_test(test_more_than_a_ring),
         cmocka_unit_test(test_campaign),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
