@@ -295,7 +295,7 @@ static uint64_t verified_late(const di_core_options *options) {
 /* The same where a step has rows for few drafts: it keeps looking, and finds out. */
 static void test_few_rows(void **state) {
     (void)state;
-    di_core_options options = {.max_batch = BATCH, .max_rows = BATCH + 12, .max_context = 448};
+    di_core_options options = {.max_batch = BATCH, .max_rows = BATCH + 5, .max_context = 448};
     for (int right = 0; right < 2; right++) {
         const forge_toy toy = toy_of(right, right ? 0.6 : 0.9);
         options.spec = DI_SPEC_OFF;
@@ -310,9 +310,9 @@ static void test_few_rows(void **state) {
         assert_true(c.stats.verified > c.middle.verified);
         if (right) assert_true(c.late > 0.95 * fixed.late);
     }
-    /* Twelve drafts take half as long as a step. */
-    uint64_t looks = 2 * LOOKED_AT / DI_SPEC_PROBE_DIVISOR;
-    assert_in_range(verified_late(&options), 12 * looks, 12 * (looks + 1));
+    /* Five drafts, for so many sequences as have some, take 5 / (16 + BATCH) of a step. */
+    uint64_t looks = LOOKED_AT * (16 + BATCH) / (5 * DI_SPEC_PROBE_DIVISOR);
+    assert_in_range(verified_late(&options), 5 * looks, 5 * (looks + 1));
 }
 
 int main(void) {
