@@ -257,10 +257,34 @@ static di_status read_thinking(const di_json *body, di_prompt_options *out, di_e
     return wrong("thinking", "true, false or {\"type\": \"enabled\" or \"disabled\"}", error);
 }
 
+/* The same inside a message: whose "contents" nobody reads would be answered as if it were empty. */
+static di_status check_messages(const di_json *messages, di_error *error) {
+    static const char *const known[] =
+        {"role",      "content", "tool_calls",      "tool_call_id", "name",   "reasoning_content",
+         "reasoning", "tools",   "response_format", "task",         "wo_eos", "refusal",
+         NULL};
+    int index = 0;
+    if (!messages || messages->type != DI_JSON_ARRAY) return DI_OK; /* refused by who reads it */
+    for (const di_json *m = messages->first; m; m = m->next, index++) {
+        for (const di_json *field = m->type == DI_JSON_OBJECT ? m->first : NULL; field;
+             field = field->next) {
+            bool whole = strlen(field->key) == field->key_length;
+            if (field->type == DI_JSON_NULL || (whole && among(field->key, known))) continue;
+            return di_fail(error, DI_ERR_UNSUPPORTED,
+                           "messages[%d].%.80s: this field is not supported", index, field->key);
+        }
+        if (!di_json_is_string(get(m, "role"), "user") || get(m, "content")) continue;
+        return di_fail(error, DI_ERR_INVALID, "messages[%d].content: a user's message needs one",
+                       index);
+    }
+    return DI_OK;
+}
+
 static di_status read_chat(di_batch_line *line, const di_tokenizer *tokenizer, di_error *error) {
     const di_json *messages = get(line->body, "messages"), *tools = get(line->body, "tools");
     di_prompt_options options = di_prompt_options_defaults();
     DI_TRY(read_thinking(line->body, &options, error));
+    DI_TRY(check_messages(messages, error));
     return di_prompt_from_json(tokenizer, messages, tools, &options, &line->prompt, &line->thinking,
                                error);
 }

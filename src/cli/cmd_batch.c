@@ -234,6 +234,12 @@ static di_status open_all(batch *b, di_error *error) {
         return di_fail(error, DI_ERR_USAGE, "--%s is needed; 'deepinfer help batch' has an example",
                        in ? "output" : "input");
     }
+    if (strcmp(out, "-") == 0) {
+        return di_fail(
+            error, DI_ERR_USAGE,
+            "--output -: results go to a file, so that an interrupted run can go on; give "
+            "its name (./- for one that is called so)");
+    }
     DI_TRY(choose_seed(b, error));
     DI_TRY(read_input(b, in, error));
     DI_TRY(di_batch_file_open(&b->file, out, in, error));

@@ -69,6 +69,14 @@ di_status di_args_open_engine(const di_args *args, const char *directory, di_pro
                               di_engine **out, di_error *error) {
     di_engine_options options;
     di_args_engine_options(args, progress, &options);
+    if (options.profile_steps && di_args_given(args, DI_OPT_SPEC) &&
+        strcmp(options.spec, "scheduled") != 0) {
+        return di_fail(
+            error, DI_ERR_USAGE,
+            "--profile-steps measures what --spec scheduled needs; with --spec %s nobody "
+            "reads it",
+            options.spec);
+    }
     di_status status = di_engine_open(directory, &options, out, error);
     di_progress_end(progress);
     if (status != DI_OK) return status;

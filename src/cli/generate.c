@@ -61,7 +61,10 @@ di_status di_answer_add_token(di_answer *answer, di_token token, di_error *error
 
 di_status di_answer_finish(di_answer *answer, di_reader *reader, di_error *error) {
     DI_TRY(di_reader_finish(reader, error));
-    answer->ids.size = di_reader_kept(reader); /* the text is cut there too */
+    size_t kept = di_reader_kept(reader); /* the text is cut there too */
+    /* A stop string in what was held back until the end ends the answer like any other. */
+    if (kept < answer->ids.size && strcmp(answer->finish, "length") == 0) answer->finish = "stop";
+    answer->ids.size = kept;
     if (answer->failed || answer->text.failed || answer->thought.failed) {
         return di_fail(error, DI_ERR_MEMORY, "out of memory: answer");
     }

@@ -117,9 +117,12 @@ const di_verb di_verbs[] = {
      "alone, and so is a line that is no JSON or longer than 32 MiB: its result has response null and "
      "an error with the reason. The exit code is 0 then, too; a file without requests is a failure. "
      "The seed of every request is in its result; log-probabilities are of all tokens of the answer, "
-     "the thinking included.\n\n"
+     "the thinking included, and have one form in both dialects: lists of token, logprob and "
+     "bytes.\n\n"
      "When it was stopped, by Ctrl-C or in any other way, the same command goes on: results that "
-     "are complete in the output are kept, a torn last line is cut off, and no request is run twice.",
+     "are complete in the output are kept, a torn last line is cut off, and no request is run twice. "
+     "A request is known by its custom_id alone: whoever changes the requests takes a new output "
+     "file. With --seed, the rest is answered as if nothing had happened.",
      batch_examples, di_cmd_batch},
     {DI_VERB_BENCH, "bench", "[MODEL]", 0, 1, "how fast a model runs here, as tables or JSON",
      "Measures what --scenario names and prints a table for each: prefill (tokens a second over "

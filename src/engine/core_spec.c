@@ -178,7 +178,7 @@ static int32_t plan_best(di_core *core, int32_t n_blocks, int32_t n, int32_t mos
     if (plan.mode == DI_SPEC_OFF) {
         double excess = costs.draft_s + spec->step_s[most] - spec->step_s[0];
         /* What ends soon has few drafts, and so little to teach. */
-        if (2 * wanted_drafts(spec, n) < n_blocks * spec->block) return 0;
+        if (2 * wanted_drafts(spec, n) < n * spec->block) return 0;
         return di_spec_probe_due(&spec->probe, spec->step_s[0], excess) ? most : 0;
     }
     if (prompt_rows > 0) {

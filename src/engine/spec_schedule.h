@@ -89,7 +89,9 @@ int32_t di_spec_early_stop(const di_spec_batch *current, const di_spec_costs *co
  * then a step is speculated all the same (fixed, so that every position is observed), paid for by
  * the time of the steps before: over any stretch the extra time stays below `share` of it and one
  * probe. Start with {0}. */
-enum { DI_SPEC_PROBE_DIVISOR = 128 }; /* share 1/128: 0.8 %, beside the 5 % that a user may notice */
+enum {
+    DI_SPEC_PROBE_DIVISOR = 128
+}; /* share 1/128: 0.8 %, beside the 5 % that a user may notice */
 typedef struct di_spec_probe {
     double credit_s;
 } di_spec_probe;

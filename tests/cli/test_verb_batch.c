@@ -158,6 +158,32 @@ static void test_equals_run(void **state) {
     di_arena_free(&arena);
 }
 
+/* max_tokens ends the answer inside a call, so what was held back becomes text, and the stop string in
+ * it ends the answer: fewer tokens than asked for, and so no "length". */
+static void test_stop_in_what_was_held_back(void **state) {
+    (void)state;
+    run_lines("{\"custom_id\": \"held" CHAT
+              "\"messages\": [{\"role\": \"system\", \"content\": \"You are a helpful "
+              "assistant.\", \"tools\": [{\"name\": \"send_message\", \"description\": \"Send a "
+              "message to a person.\", \"parameters\": {\"type\": \"object\", \"properties\": "
+              "{\"to\": {\"type\": \"string\"}, \"text\": {\"type\": \"string\"}}, "
+              "\"required\": [\"to\", \"text\"]}}, {\"name\": \"find_item\", "
+              "\"description\": \"Find out where an item is.\", \"parameters\": {\"type\": "
+              "\"object\", \"properties\": {\"item\": {\"type\": \"string\"}}, "
+              "\"required\": [\"item\"]}}]}, {\"role\": \"user\", \"content\": \"Where is the "
+              "book?\"}], \"thinking\": true, \"max_tokens\": 30, \"temperature\": 0, "
+              "\"stop\": \"find_item\"}}\n",
+              "-q");
+    char *results = temp_read(output, NULL);
+    const di_json *choice = choice_of(results, "held", 0);
+    assert_string_equal(di_json_get(choice, "finish_reason")->text, "stop");
+    const di_json *content = di_json_get(di_json_get(choice, "message"), "content");
+    assert_non_null(strstr(content->text, "name="));
+    assert_null(strstr(content->text, "find_item"));
+    free(results);
+    di_arena_free(&arena);
+}
+
 static void test_completions_and_tools(void **state) {
     (void)state;
     run_lines("{\"custom_id\": \"text" TEXT
@@ -214,6 +240,9 @@ static const struct {
     {CHAT ASK ", \"stop\": [\"\"]}}", "stop: text, not empty"},
     {CHAT ASK ", \"stream\": true}}", "stream: a batch cannot stream"},
     {CHAT ASK ", \"temprature\": 1}}", "temprature: this field is not supported"},
+    {CHAT "\"messages\": [{\"role\": \"user\", \"contents\": \"Hi\"}]}}",
+     "messages[0].contents: this field is not supported"},
+    {CHAT "\"messages\": [{\"role\": \"user\"}]}}", "messages[0].content: a user's message needs"},
     {CHAT ASK ", \"reasoning_effort\": \"much\"}}", "reasoning effort 'much'"},
     {CHAT ASK ", \"thinking\": 1}}", "thinking: true, false or"},
     {CHAT "\"messages\": []}}", "messages: a list, not empty, is needed"},
@@ -440,6 +469,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equals_run),
         cmocka_unit_test(test_completions_and_tools),
+        cmocka_unit_test(test_stop_in_what_was_held_back),
         cmocka_unit_test(test_errors_stay_on_their_line),
         cmocka_unit_test(test_usage),
         cmocka_unit_test(test_goes_on_after_a_cut),

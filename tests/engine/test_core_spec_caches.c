@@ -289,6 +289,13 @@ static void run_all(stage *s, bool disturbed) {
     }
 }
 
+/* Of every draft: the model's own confidences are not those of the forged ones, and with them a
+ * schedule verifies few. */
+static float sure(int32_t k) {
+    (void)k;
+    return 4;
+}
+
 static void open_stage(stage *s, const variation *how) {
     *s = (stage){.how = how};
     at = s;
@@ -303,6 +310,7 @@ static void open_stage(stage *s, const variation *how) {
     forge.step_s = 1e-3;
     forge.row_s = 1e-6;
     forge.draft_s = 1e-6;
+    forge.confidence = sure;
     di_core_options options = run_options();
     options.max_rows = 48;
     options.n_pages = how->n_pages;
@@ -320,9 +328,7 @@ static void close_stage(stage *s) {
                   s->how->name, s->n_compared, s->n_pages_compared,
                   (unsigned long long)stats.verified, (unsigned long long)stats.accepted,
                   (unsigned long long)stats.preemptions);
-    /* How many drafts are worth it depends on the machine's times: `scheduled` verifies fewer. */
-    uint64_t least = s->how->spec == DI_SPEC_FIXED ? 200 : 50;
-    assert_true(stats.accepted > least && stats.verified - stats.accepted > 50);
+    assert_true(stats.accepted > 400 && stats.verified - stats.accepted > 50);
     if (s->how->preempt_every) assert_true(stats.preemptions > 3);
     di_core_forget(s->core);
     assert_int_equal(di_core_get_stats(s->core).kv.n_free, s->how->n_pages);

@@ -184,20 +184,14 @@ typedef struct course {
 enum { ANSWER = 380, REQUESTS = 160 };
 
 /* Eight requests at a time, of which none ends for a while. */
-static course run_course(const forge_toy *toy, di_spec_mode spec, bool ahead, bool profiled) {
+static course run_course_of(const forge_toy *toy, const di_core_options *options) {
     test_model m;
     course c = {0};
-    open_toy(&m, toy, ahead);
+    open_toy(&m, toy, options->steps_ahead > 0);
     forge.step_s = 1.6;
     forge.row_s = 1;
     forge.draft_s = 0.01;
-    di_core_options options = {.max_batch = BATCH,
-                               .max_rows = 64,
-                               .max_context = 448,
-                               .spec = spec,
-                               .steps_ahead = ahead,
-                               .profile_steps = profiled};
-    di_core *core = run_core(&m, &options);
+    di_core *core = run_core(&m, options);
     for (int32_t i = 0; i < REQUESTS; i++) submit(core, ANSWER, NULL, NULL);
     double tokens = (double)ANSWER * REQUESTS;
     for (bool busy = true; busy;) {
@@ -213,6 +207,15 @@ static course run_course(const forge_toy *toy, di_spec_mode spec, bool ahead, bo
     run_core_destroy(core);
     test_model_close(&m);
     return c;
+}
+
+static course run_course(const forge_toy *toy, di_spec_mode spec, bool ahead, bool profiled) {
+    return run_course_of(toy, &(di_core_options){.max_batch = BATCH,
+                                                 .max_rows = 64,
+                                                 .max_context = 448,
+                                                 .spec = spec,
+                                                 .steps_ahead = ahead,
+                                                 .profile_steps = profiled});
 }
 
 static void say(const char *what, const course *c, const course *off) {
@@ -257,6 +260,61 @@ static void test_turns_on(void **state) {
     }
 }
 
+static bool all_decode(const di_core *core) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < core->n_order; i++) n += core->order[i]->decoding;
+    return n == BATCH;
+}
+
+enum { LOOKED_AT = 200 };
+
+/* Drafts that are verified in so many steps of a full batch, once it is used to their being wrong and
+ * known to be. Steps of eight rows take 24 seconds. */
+static uint64_t verified_late(const di_core_options *options) {
+    test_model m;
+    const forge_toy toy = toy_of(false, 0.1);
+    open_toy(&m, &toy, false);
+    forge.step_s = 16;
+    forge.row_s = 1;
+    forge.draft_s = 0.01;
+    di_core *core = run_core(&m, options);
+    bool busy = true;
+    for (int32_t i = 0; i < BATCH; i++) submit(core, ANSWER, NULL, NULL);
+    while (!all_decode(core)) step(core, &busy);
+    for (int i = 0; i < 100; i++) step(core, &busy);
+    uint64_t before = di_core_get_stats(core).verified;
+    for (int i = 0; i < LOOKED_AT; i++) step(core, &busy);
+    uint64_t verified = di_core_get_stats(core).verified - before;
+    assert_true(all_decode(core));
+    run_to_end(core);
+    run_core_destroy(core);
+    test_model_close(&m);
+    return verified;
+}
+
+/* The same where a step has rows for few drafts: it keeps looking, and finds out. */
+static void test_few_rows(void **state) {
+    (void)state;
+    di_core_options options = {.max_batch = BATCH, .max_rows = BATCH + 5, .max_context = 448};
+    for (int right = 0; right < 2; right++) {
+        const forge_toy toy = toy_of(right, right ? 0.6 : 0.9);
+        options.spec = DI_SPEC_OFF;
+        course off = run_course_of(&toy, &options);
+        options.spec = DI_SPEC_FIXED;
+        course fixed = run_course_of(&toy, &options);
+        options.spec = DI_SPEC_SCHEDULED;
+        course c = run_course_of(&toy, &options);
+        say(right ? "right, few rows, fixed" : "wrong, few rows, fixed", &fixed, &off);
+        say(right ? "right, few rows, scheduled" : "wrong, few rows, scheduled", &c, &off);
+        assert_true(c.early > 0.9 * off.early && c.late > 0.95 * off.late);
+        assert_true(c.stats.verified > c.middle.verified);
+        if (right) assert_true(c.late > 0.95 * fixed.late);
+    }
+    /* Five drafts, for so many sequences as have some, take 5 / (16 + BATCH) of a step. */
+    uint64_t looks = LOOKED_AT * (16 + BATCH) / (5 * DI_SPEC_PROBE_DIVISOR);
+    assert_in_range(verified_late(&options), 5 * looks, 5 * (looks + 1));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counters),
@@ -264,6 +322,7 @@ int main(void) {
         cmocka_unit_test(test_profile_leaves_no_trace),
         cmocka_unit_test(test_turns_off),
         cmocka_unit_test(test_turns_on),
+        cmocka_unit_test(test_few_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -170,6 +170,39 @@ static void test_ties(void **state) {
     assert_int_equal(di_allot_choose(&batch, -1, lengths, heap), 0);
 }
 
+/* Beside prompts a draft pays when it brings tokens faster than `rate` in the seconds that it adds; what
+ * the step takes anyway does not count, nor what it yields. */
+static void test_rate(void **state) {
+    (void)state;
+    double survival[] = {0.9, 0.6, 0.3}, dear[] = {10, 10.5, 11, 11.5}, cheap[] = {1, 1.5, 2, 2.5};
+    di_spec_batch batch = {.n = 1, .block = 3, .survival = survival};
+    di_spec_costs costs = {.step_s = dear, .max_drafts = 3, .tokens = 1};
+    int32_t length, heap;
+    /* By its own rate, 0.1 tokens a second without drafts, the long step takes them all. */
+    assert_int_equal(di_spec_choose(&batch, &costs, &length, &heap).drafts, 3);
+    /* Half a second each: at 1 token a second worth 0.9, 0.6 but not 0.3. */
+    costs.rate = 1;
+    di_spec_plan plan = di_spec_choose(&batch, &costs, &length, &heap);
+    assert_int_equal(plan.drafts, 2);
+    assert_int_equal(plan.mode, DI_SPEC_SCHEDULED);
+    assert_true(fabs(plan.rate - 2.5 / 11) < 1e-12);
+    costs.step_s = cheap; /* the same differences */
+    plan = di_spec_choose(&batch, &costs, &length, &heap);
+    assert_int_equal(plan.drafts, 2);
+    assert_true(fabs(plan.rate - 2.5 / 2) < 1e-12);
+    /* The pass itself must be earned, too: 1.5 tokens less a second for rows. */
+    costs.draft_s = 0.49;
+    assert_int_equal(di_spec_choose(&batch, &costs, &length, &heap).drafts, 2);
+    costs.draft_s = 0.5;
+    plan = di_spec_choose(&batch, &costs, &length, &heap);
+    assert_int_equal(plan.mode, DI_SPEC_OFF);
+    assert_int_equal(plan.drafts, 0);
+    assert_true(fabs(plan.rate - 1) < 1e-12);
+    costs.rate = 0.5; /* where tokens are slow, even the third */
+    plan = di_spec_choose(&batch, &costs, &length, &heap);
+    assert_int_equal(plan.mode, DI_SPEC_FIXED);
+}
+
 /* What brings nothing is left: equal rates mean fewer drafts. */
 static void test_equal_rates(void **state) {
     (void)state;
@@ -310,6 +343,31 @@ static void check_optimum(uint64_t seed) {
     SPEC_REQUIRE(fabs(rate - best) < 1e-12);
 }
 
+/* The same for drafts that must beat a rate by themselves, against the definition. */
+static void check_optimum_beside(uint64_t seed) {
+    static world w;
+    random_world(&w, seed, 3, 4);
+    w.costs.rate = 2 * spec_uniform(&w.random) * w.costs.tokens / w.step_s[0];
+    di_spec_plan plan = di_spec_choose(&w.batch, &w.costs, w.lengths, w.heap);
+    double best = 0, base = w.step_s[0] - w.costs.draft_s;
+    int32_t tried[MAX_N] = {0};
+    for (int32_t r = 0; r < w.batch.n;) {
+        int32_t k = sum(tried, w.batch.n);
+        if (k > 0 && k <= w.costs.max_drafts) {
+            best = fmax(best, value_of(&w, tried) - w.costs.rate * (w.step_s[k] - base));
+        }
+        for (r = 0; r < w.batch.n && tried[r] == w.limit[r]; r++) tried[r] = 0;
+        if (r < w.batch.n) tried[r]++;
+    }
+    double value = 0, seconds = w.step_s[plan.drafts] + (plan.drafts > 0 ? w.costs.draft_s : 0);
+    di_allot_choose(&w.batch, plan.drafts, w.lengths, w.heap);
+    double more = value_of(&w, w.lengths);
+    if (plan.drafts > 0) value = more - w.costs.rate * (w.step_s[plan.drafts] - base);
+    SPEC_REQUIRE(fabs(value - best) < 1e-12);
+    SPEC_REQUIRE((plan.mode == DI_SPEC_OFF) == (plan.drafts == 0));
+    SPEC_REQUIRE(fabs(plan.rate - (w.costs.tokens + more) / seconds) < 1e-12 * plan.rate + 1e-12);
+}
+
 static int look_aheads; /* of di_spec_choose, which does look: the property can fail */
 
 /* Whether draft k of request r is verified does not depend on what its later drafts look like. */
@@ -349,6 +407,10 @@ static void test_optimum(void **state) {
     (void)state;
     spec_each_seed(2000, check_optimum);
 }
+static void test_optimum_beside(void **state) {
+    (void)state;
+    spec_each_seed(2000, check_optimum_beside);
+}
 static void test_no_look_ahead(void **state) {
     (void)state;
     spec_each_seed(2000, check_no_look_ahead);
@@ -378,12 +440,14 @@ static void test_probe(void **state) {
     assert_false(di_spec_probe_due(&probe, 0.01, 0.02));
     assert_false(di_spec_probe_due(&probe, NAN, 0.02));
     assert_false(di_spec_probe_due(&probe, 1, NAN));
-    assert_true(di_spec_probe_due(&probe, 0.02 * DI_SPEC_PROBE_DIVISOR, 0.02)); /* NaN left nothing behind */
+    assert_true(di_spec_probe_due(&probe, 0.02 * DI_SPEC_PROBE_DIVISOR,
+                                  0.02)); /* NaN left nothing behind */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_appendix),    cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_rate),        cmocka_unit_test(test_optimum_beside),
         cmocka_unit_test(test_stairs),      cmocka_unit_test(test_ties),
         cmocka_unit_test(test_equal_rates), cmocka_unit_test(test_row_budget),
         cmocka_unit_test(test_limits),      cmocka_unit_test(test_bad_survivals),

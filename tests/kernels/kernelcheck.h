@@ -111,6 +111,16 @@ kc_layout kc_random_layout(check *c, int32_t max_length, int32_t bench_length);
 /* Position of a row, -1 when dead. */
 int32_t kc_position(const kc_layout *layout, int32_t row, int32_t *slot);
 
+/* Rows that only go into windows: most before the ends of their slots, in any order, those of several
+ * slots between each other, some dead; no two of a slot take the same place of a ring of ring_slots. */
+typedef struct kc_scatter {
+    kc_layout layout;    /* slots and lengths; rows: how many each has */
+    int32_t n, live[64]; /* positions of the rows, -1 when dead */
+    di_row rows[64];
+    kc_batch batch;
+} kc_scatter;
+kc_scatter kc_random_scatter(check *c, int32_t max_length, int32_t ring_slots, int32_t vocab);
+
 /* ---- Comparing ---- */
 
 /* Rows [n_rows][width] of A. Rows with live[t] < 0 (host positions; NULL: all live) are left out.

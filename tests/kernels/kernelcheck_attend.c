@@ -152,44 +152,83 @@ void kc_check_qkv(check *c) {
     kc_same(c, "kv_scales", scales1, scales, (uint64_t)d / 32);
 }
 
-void kc_check_window_kv(check *c) {
-    scene s = random_scene(c, 300, 3000);
-    int32_t width = kc_pick_step(c, 32, 160, 32, 5120), d = kc_pick_step(c, 32, 96, 32, 512);
-    int32_t dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0), rows = s.rows;
-    kc_pair u = kc_random_a(c, (int64_t)rows * width, KC_NORMAL, 1), freq = kc_frequencies(c, dims);
-    kc_matrix wkv = kc_weights(c, DI_F8_E4M3, d, width, 0.1);
-    kc_vector norm = kc_weight_vector(c, DI_BF16, d, 1, 0.2);
+typedef struct window_keys { /* what makes window rows of a width */
+    int32_t width, d, dims;
+    kc_pair freq;
+    kc_matrix wkv;
+    kc_vector norm;
+} window_keys;
+
+static void window_kv(check *c, const window_keys *w, const kc_batch *b, kc_pair u, kc_pair codes,
+                      kc_pair scales) {
+    KC_RUN(c, window_kv, b->b[i], w->d, 1e-20, {w->dims, w->freq.p[i]}, u.p[i], w->wkv.m[i],
+           w->norm.v[i], codes.p[i], scales.p[i]);
+}
+
+/* Rows in some order, and a part of them that ends somewhere: the same bits. */
+static void check_window_kv(check *c, const window_keys *w, const kc_batch *b, const int32_t *live,
+                            int32_t some) {
+    int32_t rows = b->b[0].n_rows, d = w->d;
+    kc_pair u = kc_random_a(c, (int64_t)rows * w->width, KC_NORMAL, 1);
     kc_pair codes = kc_take(c, (uint64_t)rows * (uint64_t)d),
             scales = kc_take(c, (uint64_t)(rows * d / 32));
-    KC_RUN(c, window_kv, s.batch.b[i], d, 1e-20, {dims, freq.p[i]}, u.p[i], wkv.m[i], norm.v[i],
-           codes.p[i], scales.p[i]);
-    kc_compare_codes(c, codes, rows, d, s.live);
-    kc_compare_codes(c, scales, rows, d / 32, s.live);
-    kc_work(c, (double)d * width, 2.0 * d * width);
-    if (c->bench || s.live[0] < 0) return;
-    kc_batch one = first_rows(&s, 1);
-    kc_pair codes1 = kc_take(c, (uint64_t)d), scales1 = kc_take(c, (uint64_t)d / 32);
-    KC_RUN(c, window_kv, one.b[i], d, 1e-20, {dims, freq.p[i]}, u.p[i], wkv.m[i], norm.v[i],
-           codes1.p[i], scales1.p[i]);
-    kc_same(c, "kv_codes", codes1, codes, (uint64_t)d);
-    kc_same(c, "kv_scales", scales1, scales, (uint64_t)d / 32);
+    window_kv(c, w, b, u, codes, scales);
+    kc_compare_codes(c, codes, rows, d, live);
+    kc_compare_codes(c, scales, rows, d / 32, live);
+    kc_work(c, (double)d * w->width, 2.0 * d * w->width);
+    if (c->bench) return;
+    kc_batch part = *b;
+    for (int i = 0; i < 2; i++) part.b[i].n_rows = some;
+    kc_pair codes1 = kc_take(c, (uint64_t)some * (uint64_t)d),
+            scales1 = kc_take(c, (uint64_t)(some * d / 32));
+    window_kv(c, w, &part, u, codes1, scales1);
+    for (int32_t t = 0; t < some; t++) {
+        uint64_t at = (uint64_t)t * (uint64_t)d;
+        if (live[t] < 0) continue;
+        kc_same(c, "kv_codes", kc_at(codes1, at), kc_at(codes, at), (uint64_t)d);
+        kc_same(c, "kv_scales", kc_at(scales1, at / 32), kc_at(scales, at / 32), (uint64_t)d / 32);
+    }
+}
+
+void kc_check_window_kv(check *c) {
+    scene s = random_scene(c, 300, 3000);
+    window_keys w = {.width = kc_pick_step(c, 32, 160, 32, 5120),
+                     .d = kc_pick_step(c, 32, 96, 32, 512),
+                     .dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0)};
+    w.freq = kc_frequencies(c, w.dims);
+    w.wkv = kc_weights(c, DI_F8_E4M3, w.d, w.width, 0.1);
+    w.norm = kc_weight_vector(c, DI_BF16, w.d, 1, 0.2);
+    check_window_kv(c, &w, &s.batch, s.live, 1);
+    if (c->bench) return;
+    kc_scatter rows = kc_random_scatter(c, 300, kc_pick(c, 1, 40, 0), 300);
+    check_window_kv(c, &w, &rows.batch, rows.live, kc_pick(c, 1, rows.n, 0));
+}
+
+static void check_window_store(check *c, const kc_batch *b, int32_t d, int32_t slots) {
+    int32_t rows = b->b[0].n_rows, n_slots = b->b[0].n_slots;
+    kc_pair scales, ring_scales, codes = quantized(c, DI_Q8, (int64_t)rows * d, &scales);
+    kc_pair ring = quantized(c, DI_Q8, (int64_t)n_slots * slots * d, &ring_scales);
+    int32_t *same = calloc((size_t)rows, sizeof *same); /* who belongs together, slots say */
+    if (same == NULL) abort();
+    kc_pair first = kc_ints(c, same, rows);
+    kc_batch batch = *b;
+    free(same);
+    for (int i = 0; i < 2; i++) batch.b[i].first = first.p[i];
+    KC_RUN(c, window_store, batch.b[i], d, codes.p[i], scales.p[i],
+           {ring.p[i], ring_scales.p[i], slots});
+    kc_compare_bytes(c, "codes", ring, n_slots * slots, d, NULL);
+    kc_compare_bytes(c, "scales", ring_scales, n_slots * slots, d / 32, NULL);
+    kc_work(c, 2.0 * d, 0);
 }
 
 void kc_check_window_store(check *c) {
     scene s = random_scene(c, 60, 1000);
     int32_t d = kc_pick_step(c, 32, 96, 32, 512), slots = c->round % 2 ? 5 : 40;
-    kc_pair scales, ring_scales, codes = quantized(c, DI_Q8, (int64_t)s.rows * d, &scales);
-    kc_pair ring = quantized(c, DI_Q8, (int64_t)s.layout.n_slots * slots * d, &ring_scales);
-    int32_t *same = calloc((size_t)s.rows, sizeof *same); /* who belongs together, slots say */
-    if (same == NULL) abort();
-    kc_pair first = kc_ints(c, same, s.rows);
-    free(same);
-    for (int i = 0; i < 2; i++) s.batch.b[i].first = first.p[i];
-    KC_RUN(c, window_store, s.batch.b[i], d, codes.p[i], scales.p[i],
-           {ring.p[i], ring_scales.p[i], slots});
-    kc_compare_bytes(c, "codes", ring, s.layout.n_slots * slots, d, NULL);
-    kc_compare_bytes(c, "scales", ring_scales, s.layout.n_slots * slots, d / 32, NULL);
-    kc_work(c, 2.0 * d, 0);
+    check_window_store(c, &s.batch, d, slots);
+    if (c->bench) return;
+    slots = kc_pick(c, 1, 20, 0);
+    kc_scatter rows = kc_random_scatter(c, 60, slots, 300);
+    check_window_store(c, &rows.batch, d, slots);
 }
 
 /* ---- Attention ---- */

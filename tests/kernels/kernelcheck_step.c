@@ -19,6 +19,25 @@ static kc_pair of_batch(const kc_batch *b, uint64_t offset) {
 }
 #define BATCH_PTR(b, field) of_batch(b, offsetof(di_batch, field))
 
+/* Rows before the ends of their slots, on both sides against the definition. */
+static void check_scattered_rows(check *c) {
+    kc_scatter s = kc_random_scatter(c, 1000, kc_pick(c, 1, 40, 0), 500);
+    int32_t pos[64], token[64], next[4];
+    for (int i = 0; i < 2; i++) {
+        const di_batch *b = &s.batch.b[i];
+        device_get(&c->dev[i], b->pos, pos, (uint64_t)s.n * 4);
+        device_get(&c->dev[i], b->token, token, (uint64_t)s.n * 4);
+        device_get(&c->dev[i], b->next_token, next, (uint64_t)s.layout.n_slots * 4);
+        for (int32_t t = 0; t < s.n; t++) {
+            int32_t want = s.live[t], id = next[s.rows[t].slot];
+            if (want < 0 ? pos[t] >= 0 : pos[t] != want || token[t] != id) {
+                kc_fail(c, "side %d: row %d at offset %d: pos %d, token %d; want %d, %d", i, t,
+                        s.rows[t].offset, pos[t], token[t], want, id);
+            }
+        }
+    }
+}
+
 void kc_check_step_begin(check *c) {
     kc_layout layout = kc_random_layout(c, 1000, 1000);
     int32_t live[64], got[64], slot;
@@ -31,6 +50,7 @@ void kc_check_step_begin(check *c) {
     for (int32_t t = 0; t < layout.total; t++) { /* the twin against the layout itself */
         if (got[t] != kc_position(&layout, t, &slot)) kc_fail(c, "twin: pos[%d] = %d", t, got[t]);
     }
+    if (!c->bench) check_scattered_rows(c);
 }
 
 void kc_check_step_end(check *c) {

@@ -267,17 +267,9 @@ int32_t kc_position(const kc_layout *layout, int32_t row, int32_t *slot) {
     abort();
 }
 
-kc_batch kc_rows(check *c, int32_t n_slots, const int32_t *length, const int32_t *n_rows,
-                 const int32_t *valid, int32_t vocab) {
-    di_row rows[64];
-    int32_t n = 0, next[4];
-    for (int32_t s = 0; s < n_slots; s++) {
-        next[s] = (int32_t)(kc_bits(c) % (uint64_t)vocab);
-        for (int32_t t = 0; t < n_rows[s]; t++) {
-            int32_t token = (int32_t)(kc_bits(c) % (uint64_t)vocab);
-            rows[n++] = (di_row){t == 0 && kc_bits(c) % 2 ? DI_TOKEN_NEXT : token, s, t};
-        }
-    }
+/* Rows and what they refer to; step_begin has run. */
+static kc_batch begin_rows(check *c, int32_t n_slots, const int32_t *length, const int32_t *valid,
+                           const int32_t *next, const di_row *rows, int32_t n) {
     kc_pair row = kc_put(c, rows, (uint64_t)n * sizeof *rows), len = kc_ints(c, length, n_slots);
     kc_pair live = kc_ints(c, valid, n_slots), token = kc_ints(c, next, n_slots);
     kc_pair pos = kc_take(c, (uint64_t)n * 4), first = kc_take(c, (uint64_t)n * 4);
@@ -288,6 +280,58 @@ kc_batch kc_rows(check *c, int32_t n_slots, const int32_t *length, const int32_t
                               token.p[i], pos.p[i], first.p[i], ids.p[i], DI_NONE};
     }
     KC_RUN(c, step_begin, out.b[i]);
+    return out;
+}
+
+static int32_t any_id(check *c, int32_t vocab) { return (int32_t)(kc_bits(c) % (uint64_t)vocab); }
+
+kc_batch kc_rows(check *c, int32_t n_slots, const int32_t *length, const int32_t *n_rows,
+                 const int32_t *valid, int32_t vocab) {
+    di_row rows[64];
+    int32_t n = 0, next[4];
+    for (int32_t s = 0; s < n_slots; s++) {
+        next[s] = any_id(c, vocab);
+        for (int32_t t = 0; t < n_rows[s]; t++) {
+            int32_t token = any_id(c, vocab);
+            rows[n++] = (di_row){t == 0 && kc_bits(c) % 2 ? DI_TOKEN_NEXT : token, s, t};
+        }
+    }
+    return begin_rows(c, n_slots, length, valid, next, rows, n);
+}
+
+/* Consecutive positions of slot s, as many as a ring has places, from somewhere before its end. Where
+ * the slot has fewer tokens than that, the first of them stand below 0. */
+static void scatter_slot(check *c, kc_scatter *out, int32_t s, int32_t most) {
+    int32_t n = kc_pick(c, s == 0, most, 0), offset = -kc_pick(c, 1, most + 3, 0);
+    out->layout.n_rows[s] = n;
+    for (int32_t t = 0; t < n; t++, offset++) {
+        di_row row = {DI_TOKEN_NEXT, s, offset};
+        if (kc_bits(c) % 5 == 0) row.offset = DI_OFFSET_DEAD;
+        out->rows[out->n++] = row;
+    }
+}
+
+kc_scatter kc_random_scatter(check *c, int32_t max_length, int32_t ring_slots, int32_t vocab) {
+    kc_scatter out = {.layout.n_slots = kc_pick(c, 1, 4, 0)};
+    int32_t valid[4], next[4], n_slots = out.layout.n_slots;
+    for (int32_t s = 0; s < n_slots; s++) {
+        next[s] = any_id(c, vocab);
+        out.layout.length[s] = kc_pick(c, 0, kc_bits(c) % 3 == 0 ? 6 : max_length, 0);
+        valid[s] = kc_bits(c) % 2 ? INT32_MAX : 1;
+        scatter_slot(c, &out, s, ring_slots < 16 ? ring_slots : 16);
+    }
+    for (int32_t t = out.n - 1; t > 0; t--) {
+        int32_t other = (int32_t)(kc_bits(c) % (uint64_t)(t + 1));
+        di_row row = out.rows[t];
+        out.rows[t] = out.rows[other];
+        out.rows[other] = row;
+    }
+    for (int32_t t = 0; t < out.n; t++) {
+        const di_row *row = &out.rows[t];
+        int32_t pos = out.layout.length[row->slot] + row->offset;
+        out.live[t] = row->offset < valid[row->slot] && pos >= 0 ? pos : -1;
+    }
+    out.batch = begin_rows(c, n_slots, out.layout.length, valid, next, out.rows, out.n);
     return out;
 }
 

@@ -7,9 +7,9 @@
 #include "kernels/cpu/simd_avx2.h"
 
 enum {
-    ROW_CHUNK = 48,        /* x rows that pass over a tile while their block stays in L2 */
-    LOW_TILE = 8,          /* weight rows of the lowest tile */
-    LONG_ROW = 1024,       /* values; see few_rows */
+    ROW_CHUNK = 48,  /* x rows that pass over a tile while their block stays in L2 */
+    LOW_TILE = 8,    /* weight rows of the lowest tile */
+    LONG_ROW = 1024, /* values; see few_rows */
     SHORT_ROW = 128,
     L1_TILE = 4096,        /* values of a tile that stays in L1 beside x */
     TILE_LD = CPU_TILE_LD, /* floats between rows of a decoded tile */

@@ -125,14 +125,14 @@ CPU_INLINE void block_rows(di_dtype dtype, int rows, const four *w, const float 
 CPU_INLINE void add_pair6(__m256 v0, __m256 v1, const float *x, int64_t apart,
                           __m256 a[MOST_WIDE][2]) {
 #define X_ROW(r, at)                                                                               \
-    "vmovups " at ", %%ymm15\n\tvfmadd231ps %%ymm15, %[v0], %[a" #r "]\n\t"                       \
+    "vmovups " at ", %%ymm15\n\tvfmadd231ps %%ymm15, %[v0], %[a" #r "]\n\t"                        \
     "vfmadd231ps %%ymm15, %[v1], %[b" #r "]\n\t"
 #define SUMS(r) [a##r] "+x"(a[r][0]), [b##r] "+x"(a[r][1])
     __asm__ volatile(X_ROW(0, "(%[x])") X_ROW(1, "(%[x],%[n],4)") X_ROW(2, "(%[x],%[n],8)")
-                     X_ROW(3, "(%[y])") X_ROW(4, "(%[y],%[n],4)") X_ROW(5, "(%[y],%[n],8)")
+                         X_ROW(3, "(%[y])") X_ROW(4, "(%[y],%[n],4)") X_ROW(5, "(%[y],%[n],8)")
                      : SUMS(0), SUMS(1), SUMS(2), SUMS(3), SUMS(4), SUMS(5)
-                     : [v0] "x"(v0), [v1] "x"(v1), [x] "r"(x), [y] "r"(x + 3 * apart),
-                       [n] "r"(apart)
+                     :
+                     [v0] "x"(v0), [v1] "x"(v1), [x] "r"(x), [y] "r"(x + 3 * apart), [n] "r"(apart)
                      : "xmm15", "memory");
 #undef X_ROW
 #undef SUMS
