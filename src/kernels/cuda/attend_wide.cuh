@@ -1,4 +1,4 @@
-/* Instructions of compute capability 9.0 for attention: products by a warpgroup (wgmma), barriers in
+/* Instructions of compute capability 9.0 for attention and the indexer: products by a warpgroup (wgmma), barriers in
  * shared memory, stores into the shared memory of a cluster's other block.
  *
  * Tiles. A slab is 64 bf16 values of each of 64 rows: 128 bytes a row, in which piece i of 16 bytes
@@ -135,6 +135,22 @@ static __device__ __forceinline__ void product_scores(float (&d)[32], uint64_t a
                    "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
                    "+f"(d[30]), "+f"(d[31])
                  : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+#endif
+}
+
+/* d = a b of E4M3 codes: [64][32] in registers, and [32][32] by descriptor_k, whose 16 values are 32
+ * codes here. */
+static __device__ __forceinline__ void product_codes(float (&d)[16], const uint32_t *a,
+                                                     uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+                 "}, {%16, %17, %18, %19}, %20, p, 1, 1;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }
 

@@ -315,8 +315,11 @@ static void select_plainly(di_stream *s, const di_index_select_args *args) {
 
 static bool fits_stream(const di_stream *s, const di_index_select_args *args) {
     const di_pages *p = &args->pages;
-    return s->release && args->n_heads <= INDEX_HEADS && p->di <= INDEX_DIM && p->di % WARP == 0 &&
-           (p->ratio & (p->ratio - 1)) == 0 && p->page_bytes <= UINT32_MAX && args->top_k > 0;
+    int major = 0;
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, s->device);
+    return major == 9 && s->release && args->n_heads <= INDEX_HEADS && p->di <= INDEX_DIM &&
+           p->di % WARP == 0 && (p->ratio & (p->ratio - 1)) == 0 && p->page_bytes <= UINT32_MAX &&
+           args->top_k > 0;
 }
 
 /* Whether pieces of codes and scales may be copied whole (index_score.cuh). */
@@ -351,9 +354,7 @@ template <typename T> static uint64_t take_part(di_stream *s, T **out, int64_t n
 }
 static uint64_t take_pass(di_stream *s, index_pass *p) {
     int64_t rows = p->n_rows, lists = p->lists;
-    return take_part(s, &p->q, rows * INDEX_HEADS * INDEX_DIM) +
-           take_part(s, &p->weights, rows * INDEX_HEADS) +
-           take_part(s, &p->keys, rows * p->stride) +
+    return take_part(s, &p->queries, rows) + take_part(s, &p->keys, rows * p->stride) +
            take_part(s, &p->block_keys, rows * p->block_stride) +
            take_part(s, &p->bins, lists * BINS) + take_part(s, &p->low, lists * LOW) +
            take_part(s, &p->found, lists) + take_part(s, &p->counts, CHUNK_COUNTS * p->n_chunks) +
@@ -381,10 +382,10 @@ static void run_pass(di_stream *s, const di_index_select_args *args, const index
                 cuda_at<const __nv_bfloat16>(q), cuda_at<const __nv_bfloat16>(weights),
                 weight_scale(args->pages.di, args->n_heads));
     if (is_aligned(&args->pages))
-        cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared),
+        cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
                     index_scores_kernel<true>, *args, pass);
     else
-        cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared),
+        cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
                     index_scores_kernel<false>, *args, pass);
     if (args->candidate_mode == DI_CANDIDATES_SOURCE)
         cuda_launch(s, "index blocks", all, INDEX_THREADS, 0, index_blocks_kernel, *args, pass);

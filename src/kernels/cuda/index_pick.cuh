@@ -7,7 +7,7 @@
 
 /* ---- Blocks ---- */
 
-static constexpr int PARTS = 8, PART = CHUNK_KEYS / PARTS; /* blocks of a turn: one a thread */
+static constexpr int PARTS = 2, PART = CHUNK_KEYS / PARTS; /* blocks of a turn: one a thread */
 static_assert(PART == INDEX_THREADS, "a block of entries is a thread's");
 
 /* The key of block b: of its best entry; the newest one's is that of infinity. */

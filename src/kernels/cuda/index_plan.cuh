@@ -23,15 +23,23 @@ static constexpr int INDEX_WARPS = 8, INDEX_THREADS = INDEX_WARPS * WARP;
 static constexpr int INDEX_ROWS = 1024; /* rows of one pass at most */
 static constexpr int INDEX_HEADS = 32;  /* heads, and their width, in the queries' own layout: */
 static constexpr int INDEX_DIM = 128;   /* what is missing is zero */
-static constexpr int STRIP = 128;       /* entries of a warp between two looks at the plan */
-static constexpr int CHUNK_KEYS = 2048; /* keys that a warp counts, or writes, at once */
+static constexpr int STRIP = 64;        /* entries that a warpgroup scores at once */
+static constexpr int CHUNK_KEYS = 512;  /* keys that a warp counts, or writes, at once */
 static constexpr int BINS = 4096, LOW = 16; /* values of a key's upper and lower bits */
 static constexpr int CHUNK_COUNTS = LOW + 1;
 
+/* A row's queries as index_score.cuh multiplies them. */
+typedef struct index_query {
+    uint8_t codes[INDEX_HEADS * INDEX_DIM]; /* E4M3, see there */
+    float apart[INDEX_HEADS][INDEX_DIM / 32];
+    __nv_bfloat16 weights[INDEX_HEADS];
+    int32_t is_apart, unused[3];
+} index_query;
+static_assert(sizeof(index_query) % 16 == 0, "copied by pieces of 16 bytes");
+
 /* The memory of one pass over n_rows rows from `first` on; lists: n_rows, or twice as many. */
 typedef struct index_pass {
-    __nv_bfloat16 *q;             /* [n_rows][INDEX_HEADS][INDEX_DIM], see index_score.cuh */
-    __nv_bfloat16 *weights;       /* [n_rows][INDEX_HEADS] */
+    index_query *queries;         /* [n_rows] */
     uint16_t *keys, *block_keys;  /* [n_rows][stride], [n_rows][block_stride] */
     int64_t stride, block_stride; /* multiples of CHUNK_KEYS */
     int32_t *bins;                /* [lists][BINS] */

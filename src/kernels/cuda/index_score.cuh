@@ -1,33 +1,53 @@
 /* Index scores under `release`, on the matrix units: keys are decoded in registers and never stored.
  *
- * A warp takes 16 entries at a time against all heads by mma m16n8k16. In its operand of keys lane
- * 4 g + t has entries g and g + 8, of which it takes the 32 values of scale block t as they lie in
- * memory, 16 bytes: which of K's values stand at which place of an instruction does not matter as
- * long as queries stand alike. The eight codes of a word come apart as pairs (0, 4), (1, 5), (2, 6),
- * (3, 7), so queries are kept in that order (query_place).
+ * A warpgroup takes 64 entries at a time against all heads, a warp 16 of them. Keys and queries are
+ * both e2m1 codes with a scale for 32 values, and one product by wgmma is over 32 values: with codes
+ * as E4M3 its sums are exact (multiples of 1/4 below 1153, times a power of two), so it does not
+ * matter how the matrix unit adds them. The four sums of an entry and a head are then multiplied
+ * with their scales and added in float32, in order.
+ *
+ * Scales. A head's queries are kept as E4M3 codes of q 2^(6 - largest scale of the head), which are
+ * exact while its scales lie within 2^14 of each other; a head whose do not has its blocks' factors
+ * apart (index_query.apart). 2^largest goes into the head's weight: rounding by a() is the same
+ * before and after. A key's scale 2^-127 counts as 0; the quantiser's smallest is 2^-126.
+ *
+ * Places. Lane 4 g + t of a warp has entries g and g + 8. Of the 32 values of a block it takes 8 t ..
+ * 8 t + 7, which are one word: even ones as the codes 4 t .. 4 t + 3 of an instruction, odd ones as
+ * 16 + 4 t ... Queries stand alike. Code c (its low three bits) shifted to the left by two is E4M3's
+ * of the value 2^-6 too small, subnormal or not; 2^6 of the queries makes up for it.
  *
  * a(dot) is made of the sums in float32, relu and products with the weights in bf16; their sum over
- * the heads is one more product, with ones. An entry's bits depend on its key and the row alone.
+ * the heads is a product by mma with ones. An entry's bits depend on its key and the row alone.
  */
 #ifndef DI_KERNELS_CUDA_INDEX_SCORE_CUH
 #define DI_KERNELS_CUDA_INDEX_SCORE_CUH
 
+#include "kernels/cuda/attend_wide.cuh"
 #include "kernels/cuda/index_plan.cuh"
 
-static constexpr int TILE = 16, STAGES = 4, TILES = STRIP / TILE;
+static constexpr int TILE = STRIP / (GROUP / WARP); /* entries of a warp at once */
+static constexpr int STAGES = 4, INDEX_GROUPS = INDEX_THREADS / GROUP;
+static constexpr int KEY_BYTES = INDEX_DIM / 2, KEY_BLOCKS = INDEX_DIM / 32;
 static constexpr int HEAD_TILES = INDEX_HEADS / 8;
 static constexpr uint32_t ONES = 0x3F803F80u; /* bf16, twice */
+static_assert(INDEX_DIM == 128 && INDEX_HEADS == 32, "a head's codes are a row of a slab");
 
-/* A lane's part of a tile while it is on its way: codes of entries g and g + 8, their four scales. */
+/* A warp's entries on their way: the 16 bytes of block b of entry e at key_place, its four scales. */
 typedef struct key_slot {
-    uint4 codes[2][WARP];
-    uint32_t scales[2][WARP];
+    uint8_t codes[TILE * KEY_BYTES];
+    uint32_t scales[TILE];
 } key_slot;
-typedef struct score_shared {
+typedef struct score_shared { /* from a multiple of 1024 bytes on */
+    index_query query;
     key_slot slots[INDEX_WARPS][STAGES];
     uint32_t bins[BINS];
     int32_t starts[INDEX_ROWS + 1];
 } score_shared;
+
+/* Eight entries' words of one block lie in different banks. */
+static __device__ __forceinline__ int32_t key_place(int32_t entry, int32_t block) {
+    return entry * KEY_BYTES + ((block ^ (entry >> 1 & 3)) << 4);
+}
 
 static __device__ __forceinline__ void copy_async(void *shared, const void *from, bool wanted) {
     uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -71,51 +91,94 @@ static __device__ __forceinline__ uint32_t relu_pair(float x, float y) {
     return pair;
 }
 
-/* Eight e2m1 codes as pairs of bf16, 2^126 too small: codes i and i + 4 in out[i]. */
-static __device__ __forceinline__ void e2m1_pairs(uint32_t word, uint32_t *out) {
-    const uint32_t size = 0x01C001C0u, sign = 0x80008000u;
-    out[0] = (word << 6 & size) | (word << 12 & sign);
-    out[1] = (word << 2 & size) | (word << 8 & sign);
-    out[2] = (word >> 2 & size) | (word << 4 & sign);
-    out[3] = (word >> 6 & size) | (word & sign);
+/* Eight e2m1 codes as E4M3, 2^6 too small: the even ones, the odd ones. */
+static __device__ __forceinline__ uint32_t even_codes(uint32_t word) {
+    return (word << 2 & 0x1C1C1C1Cu) | (word << 4 & 0x80808080u);
 }
-
-/* What e2m1_pairs leaves out, and the scale 2^(code - 127): together 2^(code - 1), in two factors
- * of which `rest` is 1 but for scales above 2. As bf16 twice. */
-typedef struct pair_scale {
-    uint32_t factor, rest;
-} pair_scale;
-static __device__ __forceinline__ pair_scale scale_of(uint32_t code) {
-    uint32_t low = code < 128 ? code : 128, more = code - low;
-    return pair_scale{(low + 126) * 0x00800080u, (more + 127) * 0x00800080u};
+static __device__ __forceinline__ uint32_t odd_codes(uint32_t word) {
+    return (word >> 2 & 0x1C1C1C1Cu) | (word & 0x80808080u);
 }
 
 /* ---- Queries ---- */
 
-/* Where value i of a head stands. */
-static __device__ __forceinline__ int32_t query_place(int32_t i) {
-    int32_t of8 = i % 8;
-    return i - of8 + (of8 < 4 ? 2 * of8 : 2 * of8 - 7);
+/* Where value i of block b of a head stands. */
+static __device__ __forceinline__ int32_t query_place(int32_t head, int32_t b, int32_t i) {
+    return slab_place(head, 2 * b + i % 2) + 4 * (i / 8) + i % 8 / 2;
 }
 
-/* iq = Q4i(rope(q)) of head h, by a warp, from q to out; width a multiple of 32. */
-static __device__ __forceinline__ void make_query(const di_index_select_args &args,
-                                                  const __nv_bfloat16 *q, const float2 *angles,
-                                                  __nv_bfloat16 *out) {
-    int32_t dim = args.pages.di, tail = dim - args.rope.dims, lane = lane_id();
-    for (int32_t at = 0; at < INDEX_DIM; at += WARP) {
-        int32_t i = at + lane;
-        float x = i < dim ? to_float(q[i]) : 0.0f;
-        float other = __shfl_xor_sync(ALL_LANES, x, 1); /* tail and dim are even */
-        if (i >= tail && i < dim) {
-            float2 pair = i % 2 ? make_float2(other, x) : make_float2(x, other);
-            float2 turned = rotated(pair, angles[(i - tail) / 2]);
-            x = round_a<__nv_bfloat16>(i % 2 ? turned.y : turned.x);
-        }
-        uint8_t scale, both = warp_q4i(x, &scale);
-        float code = e2m1_value(lane % 2 ? both >> 4 : both);
-        out[query_place(i)] = __float2bfloat16_rn(i < dim ? code * di_e8m0_decode(scale) : 0.0f);
+/* A lane's values of a head: lane, lane + 32, ... */
+typedef struct head_values {
+    float x[KEY_BLOCKS];
+} head_values;
+
+static __device__ __forceinline__ head_values load_head(const di_index_select_args &args,
+                                                        const __nv_bfloat16 *q, int32_t head) {
+    head_values v;
+#pragma unroll
+    for (int b = 0; b < KEY_BLOCKS; b++) {
+        int32_t i = 32 * b + lane_id();
+        v.x[b] = head < args.n_heads && i < args.pages.di
+                     ? to_float(q[static_cast<int64_t>(head) * args.pages.di + i])
+                     : 0.0f;
     }
+    return v;
+}
+
+/* iq = Q4i(rope(q)) of a head by a warp, and its weight. Returns whether its scales are too far
+ * apart. */
+static __device__ __forceinline__ bool make_query(const di_index_select_args &args, head_values v,
+                                                  const float2 *angles, int32_t head, float weight,
+                                                  index_query *out) {
+    int32_t dim = args.pages.di, tail = dim - args.rope.dims, lane = lane_id();
+    int32_t scales[KEY_BLOCKS], largest = -1, smallest = 255;
+    uint32_t codes[KEY_BLOCKS];
+#pragma unroll
+    for (int b = 0; b < KEY_BLOCKS; b++) {
+        int32_t i = 32 * b + lane;
+        float other = __shfl_xor_sync(ALL_LANES, v.x[b], 1); /* tail and dim are even */
+        if (i >= tail && i < dim) {
+            float2 pair = i % 2 ? make_float2(other, v.x[b]) : make_float2(v.x[b], other);
+            float2 turned = rotated(pair, angles[(i - tail) / 2]);
+            v.x[b] = round_a<__nv_bfloat16>(i % 2 ? turned.y : turned.x);
+        }
+        uint8_t scale, both = warp_q4i(v.x[b], &scale);
+        codes[b] = lane % 2 ? both >> 4 : both & 15u;
+        scales[b] = scale;
+        if (!__any_sync(ALL_LANES, (codes[b] & 7u) != 0)) continue; /* any scale will do */
+        largest = max(largest, scales[b]);
+        smallest = min(smallest, scales[b]);
+    }
+    if (largest < 0) largest = smallest = 127;
+    bool apart = largest - smallest > 14;
+#pragma unroll
+    for (int b = 0; b < KEY_BLOCKS; b++) {
+        bool is_zero = !__any_sync(ALL_LANES, (codes[b] & 7u) != 0);
+        int32_t less = is_zero ? 0 : largest - scales[b];
+        float value = e2m1_value(codes[b]) * (apart ? 64.0f : ldexpf(64.0f, -less));
+        out->codes[query_place(head, b, lane)] = di_e4m3_encode(value);
+        if (lane == b) out->apart[head][b] = apart ? ldexpf(1.0f, -less) : 1.0f;
+    }
+    float factor = di_e8m0_decode(static_cast<uint8_t>(largest));
+    if (lane == 0) out->weights[head] = __float2bfloat16_rn(weight * factor);
+    return apart;
+}
+
+/* Counts and lists of row r, without what is found. */
+static __device__ __forceinline__ void clear_row(const di_index_select_args &args,
+                                                 const index_pass &pass, int32_t r, bool live) {
+    int32_t x = static_cast<int32_t>(threadIdx.x);
+    int64_t t = pass.first + r;
+    for (int32_t list = r; list < pass.lists; list += pass.n_rows) {
+        int4 *bins = reinterpret_cast<int4 *>(pass.bins + list * BINS);
+        for (int32_t i = x; i < BINS / 4; i += INDEX_THREADS) bins[i] = make_int4(0, 0, 0, 0);
+        if (x < LOW) pass.low[list * LOW + x] = 0;
+    }
+    if (!live) return;
+    for (int32_t i = x; i < args.top_k; i += INDEX_THREADS)
+        cuda_at<int32_t>(args.picks)[t * args.top_k + i] = -1;
+    if (args.candidate_mode == DI_CANDIDATES_SOURCE)
+        for (int32_t i = x; i < args.top_blocks; i += INDEX_THREADS)
+            cuda_at<int32_t>(args.candidates)[t * args.top_blocks + i] = -1;
 }
 
 /* Block r: row r's queries, weights, empty lists and counts. One more block makes the plan. q:
@@ -123,6 +186,7 @@ static __device__ __forceinline__ void make_query(const di_index_select_args &ar
 static __global__ __launch_bounds__(INDEX_THREADS) void index_prepare_kernel(
     di_index_select_args args, index_pass pass, const __nv_bfloat16 *q,
     const __nv_bfloat16 *weights, float scale) {
+    constexpr int EACH = INDEX_HEADS / INDEX_WARPS;
     __shared__ float2 angles[INDEX_DIM / 2];
     int32_t r = static_cast<int32_t>(blockIdx.x), x = static_cast<int32_t>(threadIdx.x);
     int64_t t = pass.first + r;
@@ -130,208 +194,261 @@ static __global__ __launch_bounds__(INDEX_THREADS) void index_prepare_kernel(
         plan_block(args, pass);
         return;
     }
-    for (int32_t list = r; list < pass.lists; list += pass.n_rows) {
-        for (int32_t i = x; i < BINS; i += INDEX_THREADS) pass.bins[list * BINS + i] = 0;
-        if (x < LOW) pass.low[list * LOW + x] = 0;
+    head_values values[EACH]; /* first of all: everything waits for them */
+    float w[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int32_t head = warp_id() * EACH + i;
+        values[i] = load_head(args, q + t * args.n_heads * args.pages.di, head);
+        w[i] = head < args.n_heads ? to_float(weights[t * args.n_heads + head]) : 0.0f;
     }
     int32_t pos = cuda_at<const int32_t>(args.batch.pos)[t];
+    if (pos >= 0) /* a few a warp */
+        for (int32_t i = x % WARP * INDEX_WARPS + x / WARP; i < args.rope.dims / 2;
+             i += INDEX_THREADS)
+            angles[i] = rope_angle(args.rope, pos, i, false);
+    clear_row(args, pass, r, pos >= 0);
     if (pos < 0) return;
-    for (int32_t i = x; i < args.top_k; i += INDEX_THREADS)
-        cuda_at<int32_t>(args.picks)[t * args.top_k + i] = -1;
-    if (args.candidate_mode == DI_CANDIDATES_SOURCE)
-        for (int32_t i = x; i < args.top_blocks; i += INDEX_THREADS)
-            cuda_at<int32_t>(args.candidates)[t * args.top_blocks + i] = -1;
-    for (int32_t i = x; i < args.rope.dims / 2; i += INDEX_THREADS)
-        angles[i] = rope_angle(args.rope, pos, i, false);
-    if (x < INDEX_HEADS) {
-        float w = x < args.n_heads ? to_float(weights[t * args.n_heads + x]) * scale : 0.0f;
-        pass.weights[r * INDEX_HEADS + x] = __float2bfloat16_rn(w);
-    }
     __syncthreads();
-    __nv_bfloat16 *out = pass.q + static_cast<int64_t>(r) * INDEX_HEADS * INDEX_DIM;
-    for (int32_t h = warp_id(); h < INDEX_HEADS; h += INDEX_WARPS) {
-        if (h < args.n_heads)
-            make_query(args, q + (t * args.n_heads + h) * args.pages.di, angles,
-                       out + h * INDEX_DIM);
-        else
-            for (int32_t i = lane_id(); i < INDEX_DIM; i += WARP)
-                out[h * INDEX_DIM + i] = __float2bfloat16_rn(0.0f);
+    bool apart = false;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        float weight = round_a<__nv_bfloat16>(w[i] * scale);
+        apart |=
+            make_query(args, values[i], angles, warp_id() * EACH + i, weight, pass.queries + r);
     }
+    int32_t any = __syncthreads_count(apart);
+    if (x == 0) pass.queries[r].is_apart = any > 0;
+}
+
+/* ---- The keys of strips, on their way ---- */
+
+/* What a warp asks for in advance, each lane for entry lane % TILE of its tile of a strip. Three
+ * links: the number of the candidate block, that of the page, the key. */
+typedef struct key_finder {
+    const int32_t *blocks; /* of the row's list, or NULL: the list is all entries */
+    const int32_t *table;
+    const uint8_t *codes, *scales; /* of entry 0 of page 0 */
+    int32_t size, visible;         /* of the list, entries */
+    int32_t size_bits, page_bits;  /* blocks of 1 << size_bits entries; -1: another size */
+} key_finder;
+
+static __device__ __forceinline__ key_finder finder_of(const di_index_select_args &args,
+                                                       const index_pass &pass, int32_t r) {
+    const di_pages &p = args.pages;
+    int64_t t = pass.first + r;
+    int32_t slot = cuda_at<const di_row>(args.batch.rows)[t].slot;
+    key_finder f;
+    f.blocks = args.candidate_mode == DI_CANDIDATES_USE
+                   ? cuda_at<const int32_t>(args.candidates) + t * args.top_blocks
+                   : NULL;
+    f.table = cuda_at<const int32_t>(p.table) + static_cast<int64_t>(slot) * p.table_stride;
+    f.codes = cuda_at<const uint8_t>(p.pool) + p.key_codes;
+    f.scales = cuda_at<const uint8_t>(p.pool) + p.key_scales;
+    f.size = list_size(args, pass, r);
+    f.visible = visible_entries(args, t);
+    f.page_bits = 6 - (__ffs(p.ratio) - 1);
+    int32_t size = args.block_size;
+    f.size_bits = size > 0 && (size & (size - 1)) == 0 ? __ffs(size) - 1 : -1;
+    return f;
+}
+
+/* Link 1, of the tile whose first place in the list is given; -1 or what link 2 takes. */
+static __device__ __forceinline__ int32_t find_block(const key_finder &f, int32_t block_size,
+                                                     int32_t place) {
+    if (place >= f.size) return -1;
+    if (f.blocks == NULL) return 0;
+    return f.blocks[f.size_bits >= 0 ? place >> f.size_bits : place / block_size];
+}
+/* The entry, -1: none. */
+static __device__ __forceinline__ int32_t entry_of(const key_finder &f, int32_t block_size,
+                                                   int32_t place, int32_t block) {
+    if (f.blocks == NULL) return block < 0 || place >= f.visible ? -1 : place;
+    int32_t of = f.size_bits >= 0 ? place & (block_size - 1) : place % block_size;
+    int32_t entry = block * block_size + of;
+    return block >= 0 && entry < f.visible ? entry : -1;
+}
+
+/* Link 3: a tile's codes and scales into a slot; a lane's entry, and its page. Returns which entries
+ * there are, bit by bit. ALIGNED: pieces of 16 and scales of 4 bytes lie at such addresses and all of
+ * INDEX_DIM is there. */
+template <bool ALIGNED>
+static __device__ __forceinline__ uint32_t fetch_tile(const di_pages &p, const key_finder &f,
+                                                      int32_t entry, int32_t page, key_slot *slot) {
+    uint32_t lane = static_cast<uint32_t>(lane_id()), block = lane % 4;
+    uint32_t dim = ALIGNED ? INDEX_DIM : static_cast<uint32_t>(p.di);
+    uint32_t place = static_cast<uint32_t>(entry) & ((1u << f.page_bits) - 1);
+    uint64_t at =
+        static_cast<uint64_t>(static_cast<uint32_t>(page)) * static_cast<uint32_t>(p.page_bytes);
+    uint64_t mine = at + place * (dim / 2); /* of the lane's own entry */
+    uint32_t there = __ballot_sync(ALL_LANES, entry >= 0) & ((1u << TILE) - 1);
+#pragma unroll
+    for (uint32_t e = lane / 4; e < TILE; e += 8) {
+        const uint8_t *from =
+            f.codes + __shfl_sync(ALL_LANES, mine, static_cast<int>(e)) + 16 * block;
+        uint8_t *to = slot->codes + key_place(static_cast<int32_t>(e), static_cast<int32_t>(block));
+        bool wanted = (there >> e & 1u) != 0 && 32 * block < dim;
+        if (ALIGNED) {
+            copy_async(to, from, wanted);
+        } else {
+            uint32_t words[4] = {0, 0, 0, 0};
+            if (wanted) load_words<4>(from, words);
+            *reinterpret_cast<uint4 *>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+        }
+    }
+    if (lane < TILE) {
+        const uint8_t *from = f.scales + at + place * (dim / 32);
+        uint32_t scale = 0;
+        if (ALIGNED)
+            copy_async_word(&slot->scales[lane], from, entry >= 0);
+        else if (entry >= 0)
+            for (uint32_t i = 0; i < dim / 32; i++)
+                scale |= static_cast<uint32_t>(from[i]) << (8 * i);
+        if (!ALIGNED) slot->scales[lane] = scale;
+    }
+    return there;
 }
 
 /* ---- Scores ---- */
 
-/* A row as a warp holds it. */
-typedef struct score_row {
-    uint4 q[HEAD_TILES][4];       /* head 8 j + g, words 8 i .. 8 i + 7 of block t */
-    uint32_t weights[HEAD_TILES]; /* heads 8 j + 2 t and the next */
-    int64_t t;
-    int32_t slot, visible, size;
-} score_row;
+/* 2^(code - 127) of the scales of an entry. */
+static __device__ __forceinline__ void scales_of(uint32_t codes, float (&out)[KEY_BLOCKS]) {
+    const uint32_t exponent = 0x7F800000u;
+    out[0] = __uint_as_float(codes << 23 & exponent);
+    out[1] = __uint_as_float(codes << 15 & exponent);
+    out[2] = __uint_as_float(codes << 7 & exponent);
+    out[3] = __uint_as_float(codes >> 1 & exponent);
+}
 
-static __device__ __forceinline__ score_row load_row(const di_index_select_args &args,
-                                                     const index_pass &pass, int32_t r) {
-    score_row row;
+/* The sums over a block: of entries g and g + 8 in d[..][4 j ..] and d[..][4 j + 2 ..], heads 8 j +
+ * 2 t and the next. */
+static __device__ __forceinline__ void begin_tile(const key_slot &slot, uint32_t queries,
+                                                  float (&d)[KEY_BLOCKS][16]) {
     int32_t g = lane_id() / 4, t = lane_id() % 4;
-    row.t = pass.first + r;
-    row.slot = cuda_at<const di_row>(args.batch.rows)[row.t].slot;
-    row.visible = visible_entries(args, row.t);
-    row.size = list_size(args, pass, r);
-    const __nv_bfloat16 *q = pass.q + static_cast<int64_t>(r) * INDEX_HEADS * INDEX_DIM;
-    const uint32_t *w = reinterpret_cast<const uint32_t *>(pass.weights + r * INDEX_HEADS);
+    uint32_t a[KEY_BLOCKS][4];
 #pragma unroll
-    for (int j = 0; j < HEAD_TILES; j++) {
-        const uint4 *at = reinterpret_cast<const uint4 *>(q + (8 * j + g) * INDEX_DIM + 32 * t);
-#pragma unroll
-        for (int i = 0; i < 4; i++) row.q[j][i] = at[i];
-        row.weights[j] = w[4 * j + t];
+    for (int b = 0; b < KEY_BLOCKS; b++) {
+        const uint8_t *at = slot.codes + key_place(g, b) + 4 * t;
+        uint32_t low = *reinterpret_cast<const uint32_t *>(at);
+        uint32_t high = *reinterpret_cast<const uint32_t *>(at + 8 * KEY_BYTES);
+        a[b][0] = even_codes(low), a[b][1] = even_codes(high);
+        a[b][2] = odd_codes(low), a[b][3] = odd_codes(high);
     }
-    return row;
+    products_begin();
+#pragma unroll
+    for (int b = 0; b < KEY_BLOCKS; b++)
+        product_codes(d[b], a[b], descriptor_k(queries + static_cast<uint32_t>(32 * b)));
+    products_commit();
 }
 
-/* A lane's two entries of a tile, and the numbers of their pages; entry -1: none. */
-typedef struct tile_place {
-    int32_t entry[2], page[2];
-} tile_place;
-
-/* page_bits: a page has 1 << page_bits entries. */
-static __device__ __forceinline__ tile_place find_tile(const di_index_select_args &args,
-                                                       const score_row &row, int32_t begin,
-                                                       int32_t page_bits) {
-    tile_place at;
-    const int32_t *table = cuda_at<const int32_t>(args.pages.table) +
-                           static_cast<int64_t>(row.slot) * args.pages.table_stride;
+/* The scores of entries g and g + 8 of a tile; in all lanes of a quad. apart: of the queries, or
+ * NULL. weights: of heads 8 j + 2 t and the next. */
+static __device__ __forceinline__ float2 join_tile(const key_slot &slot, float (&d)[KEY_BLOCKS][16],
+                                                   const float (*apart)[KEY_BLOCKS],
+                                                   const uint32_t (&weights)[HEAD_TILES]) {
+    int32_t g = lane_id() / 4, t = lane_id() % 4;
+    float low[KEY_BLOCKS], high[KEY_BLOCKS], dot[16], sum[4] = {};
+    scales_of(slot.scales[g], low);
+    scales_of(slot.scales[g + 8], high);
+    if (apart != NULL)
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        int32_t place = begin + lane_id() / 4 + 8 * i;
-        at.entry[i] = place < row.size ? list_entry(args, row.t, place, row.visible) : -1;
-        at.page[i] = at.entry[i] >= 0 ? table[at.entry[i] >> page_bits] : 0;
-    }
-    return at;
-}
-
-/* Starts the way of a tile's codes and scales into a slot. ALIGNED: pieces of 16 and scales of 4
- * bytes lie at such addresses and all of INDEX_DIM is there. */
-template <bool ALIGNED>
-static __device__ __forceinline__ void fetch_tile(const di_pages &p, const tile_place &at,
-                                                  int32_t page_bits, key_slot *slot) {
-    uint32_t lane = static_cast<uint32_t>(lane_id()), t = lane % 4;
-    uint32_t dim = ALIGNED ? INDEX_DIM : static_cast<uint32_t>(p.di);
-    const uint8_t *all_codes = cuda_at<const uint8_t>(p.pool) + p.key_codes + 16 * t;
-    const uint8_t *all_scales = cuda_at<const uint8_t>(p.pool) + p.key_scales;
+        for (int b = 0; b < KEY_BLOCKS; b++)
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        bool wanted = at.entry[i] >= 0 && 32 * t < dim;
-        uint32_t place = static_cast<uint32_t>(at.entry[i]) & ((1u << page_bits) - 1);
-        uint64_t page = static_cast<uint64_t>(static_cast<uint32_t>(at.page[i])) *
-                        static_cast<uint32_t>(p.page_bytes);
-        const uint8_t *codes = all_codes + page + place * (dim / 2);
-        const uint8_t *scales = all_scales + page + place * (dim / 32);
-        if (ALIGNED) {
-            copy_async(&slot->codes[i][lane], codes, wanted);
-            copy_async_word(&slot->scales[i][lane], scales, wanted);
-        } else {
-            uint32_t words[4] = {0, 0, 0, 0}, scale = 0;
-            if (wanted) {
-                load_words<4>(codes, words);
-                scale = scales[t];
-            }
-            slot->codes[i][lane] = make_uint4(words[0], words[1], words[2], words[3]);
-            slot->scales[i][lane] = scale << (8 * t);
-        }
-    }
-}
-
-/* The scores of entries g and g + 8 of a tile; in all lanes of a quad. */
-static __device__ __forceinline__ float2 score_tile(const key_slot &slot, const score_row &row) {
-    int32_t lane = lane_id(), t = lane % 4;
-    float d[HEAD_TILES][4] = {}, sum[4] = {};
-    uint32_t words[2][4];
-    pair_scale scale[2];
+            for (int i = 0; i < 16; i++) d[b][i] *= apart[8 * (i / 4) + 2 * t + i % 2][b];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint4 codes = slot.codes[i][lane];
-        words[i][0] = codes.x, words[i][1] = codes.y, words[i][2] = codes.z, words[i][3] = codes.w;
-        scale[i] = scale_of(slot.scales[i][lane] >> (8 * t) & 255u);
-    }
-    bool large = __any_sync(ALL_LANES, scale[0].rest != ONES || scale[1].rest != ONES);
+    for (int i = 0; i < 16; i++) {
+        const float(&scale)[KEY_BLOCKS] = i % 4 < 2 ? low : high;
+        dot[i] = d[0][i] * scale[0];
 #pragma unroll
-    for (int w = 0; w < 4; w++) {
-        uint32_t pairs[2][4];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            e2m1_pairs(words[i][w], pairs[i]);
-#pragma unroll
-            for (int p = 0; p < 4; p++) pairs[i][p] = mul_pair(pairs[i][p], scale[i].factor);
-            if (large)
-#pragma unroll
-                for (int p = 0; p < 4; p++) pairs[i][p] = mul_pair(pairs[i][p], scale[i].rest);
-        }
-        uint32_t a[4] = {pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1]};
-        uint32_t b[4] = {pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3]};
-#pragma unroll
-        for (int j = 0; j < HEAD_TILES; j++) {
-            mma_tile(d[j], a, row.q[j][w].x, row.q[j][w].y);
-            mma_tile(d[j], b, row.q[j][w].z, row.q[j][w].w);
-        }
+        for (int b = 1; b < KEY_BLOCKS; b++) dot[i] = fmaf(d[b][i], scale[b], dot[i]);
     }
 #pragma unroll
     for (int j = 0; j < HEAD_TILES; j += 2) { /* a head's term, then the sum of 16 heads */
         uint32_t a[4];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            a[2 * i] = mul_pair(relu_pair(d[j + i][0], d[j + i][1]), row.weights[j + i]);
-            a[2 * i + 1] = mul_pair(relu_pair(d[j + i][2], d[j + i][3]), row.weights[j + i]);
+            const float *of = dot + 4 * (j + i);
+            a[2 * i] = mul_pair(relu_pair(of[0], of[1]), weights[j + i]);
+            a[2 * i + 1] = mul_pair(relu_pair(of[2], of[3]), weights[j + i]);
         }
         mma_tile(sum, a, ONES, ONES);
     }
     return make_float2(sum[0], sum[2]);
 }
 
-/* The strips of one row that are this block's: warps take them in turn. */
+/* Writes a tile's keys and counts them. there: as fetch_tile said. */
+static __device__ __forceinline__ void store_scores(float2 scores, uint32_t there, int32_t place,
+                                                    int32_t size, uint16_t *keys, uint32_t *bins) {
+    int32_t t = lane_id() % 4, e = lane_id() / 4 + 8 * t; /* lanes 4 g and 4 g + 1 write */
+    if (t >= 2 || place + e >= size) return;
+    float score = round_a<__nv_bfloat16>(t == 0 ? scores.x : scores.y);
+    uint32_t key = (there >> e & 1u) != 0 ? half_key(score) : 0;
+    keys[place + e] = static_cast<uint16_t>(key);
+    if (key != 0) atomicAdd(&bins[key / LOW], 1u);
+}
+
+/* The strips of one row that are this block's: warpgroups take them in turn. All warps of a group go
+ * through the same number of strips. */
 template <bool ALIGNED>
 static __device__ void score_strips(const di_index_select_args &args, const index_pass &pass,
                                     score_shared *shared, int32_t r, int32_t begin, int32_t end) {
-    int32_t warp = warp_id(), page_bits = 6 - (__ffs(args.pages.ratio) - 1);
-    if (begin + warp >= end) return;
-    score_row row = load_row(args, pass, r);
-    int32_t first = (begin + warp - shared->starts[r]) * STRIP;
-    int32_t tiles = ceil_div(end - begin - warp, INDEX_WARPS) * TILES;
+    int32_t group = warp_id() / (GROUP / WARP), n = ceil_div(end - begin - group, INDEX_GROUPS);
+    int32_t size = args.block_size;
+    key_finder f = finder_of(args, pass, r);
+    key_slot *slots = shared->slots[warp_id()];
     uint16_t *keys = pass.keys + r * pass.stride;
-    key_slot *slots = shared->slots[warp];
-    auto place_of = [&](int32_t i) { /* of the i-th tile of this warp */
-                                     return first + i / TILES * (INDEX_WARPS * STRIP) +
-                                            i % TILES * TILE;
-    };
-    auto find = [&](int32_t i) {
-        tile_place none = {{-1, -1}, {0, 0}};
-        return i < tiles ? find_tile(args, row, place_of(i), page_bits) : none;
-    };
-    tile_place next = find(0);
-    for (int32_t i = 0; i < STAGES - 1; i++) {
-        tile_place later = find(i + 1);
-        fetch_tile<ALIGNED>(args.pages, next, page_bits, &slots[i]);
-        copy_commit();
-        next = later;
-    }
-    for (int32_t i = 0; i < tiles; i++) {
-        tile_place later = find(i + STAGES);
-        fetch_tile<ALIGNED>(args.pages, next, page_bits, &slots[(i + STAGES - 1) % STAGES]);
-        copy_commit();
-        copy_wait<STAGES - 1>();
-        float2 sums = score_tile(slots[i % STAGES], row);
-        next = later;
-        int32_t place = place_of(i) + lane_id() / 4 + lane_id() % 4 * 8;
-        if (lane_id() % 4 < 2 && place < row.size) { /* lanes 4 g and 4 g + 1 write */
-            float score = round_a<__nv_bfloat16>(lane_id() % 4 == 0 ? sums.x : sums.y);
-            bool counts = list_entry(args, row.t, place, row.visible) >= 0;
-            uint32_t key = counts ? half_key(score) : 0;
-            keys[place] = static_cast<uint16_t>(key);
-            if (key != 0) atomicAdd(&shared->bins[key / LOW], 1u);
-        }
+    /* The first place of this warp's tile of strip i, and this lane's own. */
+    int32_t tile = (begin + group - shared->starts[r]) * STRIP + warp_id() % (GROUP / WARP) * TILE;
+    auto tile_of = [&](int32_t i) { return tile + i * (INDEX_GROUPS * STRIP); };
+    auto lane_of = [&](int32_t i) { return tile_of(i) + lane_id() % TILE; };
+    auto slot_of = [&](int32_t i) { return slots + static_cast<uint32_t>(i) % STAGES; };
+    auto block_at = [&](int32_t i) { return i < n ? find_block(f, size, lane_of(i)) : -1; };
+    auto entry_at = [&](int32_t i, int32_t block) { return entry_of(f, size, lane_of(i), block); };
+    auto page_of = [&](int32_t entry) { return entry < 0 ? 0 : f.table[entry >> f.page_bits]; };
+    int32_t block = block_at(0), entry = entry_at(0, block), page = page_of(entry);
+    block = block_at(1);
+    uint64_t there = 0; /* of STAGES tiles, the oldest in the low bits */
+    auto advance =
+        [&](int32_t i) { /* fetches tile i, asks for what is ahead of it */
+                         int32_t next = entry_at(i + 1, block), next_page = page_of(next);
+                         block = block_at(i + 2);
+                         uint64_t now = fetch_tile<ALIGNED>(args.pages, f, entry, page, slot_of(i));
+                         there = there >> TILE | now << (TILE * (STAGES - 1));
+                         copy_commit();
+                         entry = next, page = next_page;
+        };
+    for (int32_t i = 0; i < STAGES - 1; i++) advance(i);
+    uint32_t queries = shared_address(shared->query.codes), weights[HEAD_TILES];
+    const float(*apart)[KEY_BLOCKS] = shared->query.is_apart ? shared->query.apart : NULL;
+#pragma unroll
+    for (int j = 0; j < HEAD_TILES; j++)
+        weights[j] =
+            reinterpret_cast<const uint32_t *>(shared->query.weights)[4 * j + lane_id() % 4];
+    for (int32_t i = 0; i < n; i++) {
+        float d[KEY_BLOCKS][16];
+        const key_slot &slot = *slot_of(i);
+        copy_wait<STAGES - 2>();
         __syncwarp();
+        begin_tile(slot, queries, d);
+        uint32_t now = static_cast<uint32_t>(there >> TILE) & ((1u << TILE) - 1);
+        advance(i + STAGES - 1); /* where the tile before this one was */
+        products_wait<0>();
+#pragma unroll
+        for (int b = 0; b < KEY_BLOCKS; b++) hold(d[b]);
+        float2 scores = join_tile(slot, d, apart, weights);
+        store_scores(scores, now, tile_of(i), f.size, keys, shared->bins);
     }
     copy_wait<0>();
+}
+
+/* Row r's queries into shared memory; all threads, between barriers. */
+static __device__ __forceinline__ void share_query(const index_pass &pass, score_shared *shared,
+                                                   int32_t r) {
+    const uint4 *from = reinterpret_cast<const uint4 *>(pass.queries + r);
+    uint4 *to = reinterpret_cast<uint4 *>(&shared->query);
+    for (uint32_t i = threadIdx.x; i < sizeof(index_query) / 16; i += INDEX_THREADS)
+        to[i] = from[i];
+    shared_for_products();
 }
 
 /* Adds the block's counts to a list's, and clears them; all threads, before and after a barrier. */
@@ -348,20 +465,25 @@ template <bool ALIGNED>
 static __global__ __launch_bounds__(INDEX_THREADS,
                                     2) void index_scores_kernel(di_index_select_args args,
                                                                 index_pass pass) {
-    extern __shared__ __align__(16) uint8_t shared_bytes[];
-    score_shared *shared = reinterpret_cast<score_shared *>(shared_bytes);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint8_t shared_bytes[];
+    uint32_t off = -shared_address(shared_bytes) & 1023u;
+    score_shared *shared = reinterpret_cast<score_shared *>(shared_bytes + off);
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS)
         shared->bins[i] = 0;
     index_share share = take_share(pass.strips, pass.n_rows, 0, 1, shared->starts);
     for (int32_t r = share.list; share.begin < share.end; r++) {
         int32_t end = shared->starts[r + 1] < share.end ? shared->starts[r + 1] : share.end;
         if (end <= share.begin) continue;
+        share_query(pass, shared, r);
+        __syncthreads();
         score_strips<ALIGNED>(args, pass, shared, r, share.begin, end);
         __syncthreads();
         flush_bins(shared->bins, pass.bins + r * BINS);
         __syncthreads();
         share.begin = end;
     }
+#endif
 }
 
 #endif
