@@ -83,28 +83,48 @@ static __device__ int2 find_bin(const int32_t *bins, int32_t k) {
     return result;
 }
 
-/* Keys at places 8 lane + 256 i .. of a chunk, two a word; those from `size` on are 0. */
-static __device__ __forceinline__ void load_keys8(const uint16_t *keys, int32_t place, int32_t size,
+/* Keys of a chunk as a warp holds them: 8 lane .. of every 8 WARP, two a word. Loaded together, and
+ * before it is known what to do with them. */
+static constexpr int KEY_LOADS = 4, KEYS_LOADED = KEY_LOADS * 8 * WARP;
+typedef struct chunk_part {
+    uint4 keys[KEY_LOADS];
+} chunk_part;
+
+/* Places begin .. of the list, of which those from `end` on are not looked at. */
+static __device__ __forceinline__ chunk_part load_part(const uint16_t *keys, int32_t begin,
+                                                       int32_t end) {
+    chunk_part part;
+#pragma unroll
+    for (int i = 0; i < KEY_LOADS; i++) {
+        int32_t place = begin + 8 * (WARP * i + lane_id());
+        part.keys[i] = make_uint4(0, 0, 0, 0);
+        if (place < end) part.keys[i] = *reinterpret_cast<const uint4 *>(keys + place);
+    }
+    return part;
+}
+
+/* The eight keys at `place`; those from `end` on are 0. */
+static __device__ __forceinline__ void split_keys(uint4 v, int32_t place, int32_t end,
                                                   uint32_t *out) {
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (place < size) v = *reinterpret_cast<const uint4 *>(keys + place);
     uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         uint32_t key = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xFFFFu;
-        out[i] = place + i < size ? key : 0;
+        out[i] = place + i < end ? key : 0;
     }
 }
 
-/* A chunk's keys above the bin, in lane 0, and those in it by their lower bits. low: [LOW] zeros in
+/* A part's keys above the bin, of this lane, and those in it by their lower bits. low: [LOW] in
  * shared memory, one for each warp. */
-static __device__ __forceinline__ int32_t count_chunk(const uint16_t *keys, int32_t begin,
-                                                      int32_t size, int32_t bin, int32_t *low) {
+static __device__ __forceinline__ int32_t count_part(const chunk_part &part, int32_t begin,
+                                                     int32_t end, int32_t bin, int32_t *low) {
     int32_t above = 0;
 #pragma unroll
-    for (int32_t i = 0; i < CHUNK_KEYS; i += 8 * WARP) {
+    for (int i = 0; i < KEY_LOADS; i++) {
         uint32_t key[8];
-        load_keys8(keys, begin + i + 8 * lane_id(), size, key);
+        int32_t place = begin + 8 * (WARP * i + lane_id());
+        if (begin + 8 * WARP * i >= end) break;
+        split_keys(part.keys[i], place, end, key);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             int32_t of = static_cast<int32_t>(key[j] / LOW);
@@ -112,7 +132,7 @@ static __device__ __forceinline__ int32_t count_chunk(const uint16_t *keys, int3
             if (key[j] != 0 && of == bin) atomicAdd(&low[key[j] % LOW], 1);
         }
     }
-    return warp_sum(above);
+    return above;
 }
 
 static __global__
@@ -125,12 +145,29 @@ __launch_bounds__(INDEX_THREADS) void index_count_kernel(di_index_select_args ar
         int32_t end = starts[list + 1] < share.end ? starts[list + 1] : share.end;
         if (end <= share.begin) continue;
         int32_t size = list_size(args, pass, list), first = starts[list];
+        int32_t each = list_chunk(pass, list, size), c = share.begin + warp_id();
+        const uint16_t *keys = list_keys(pass, list);
+        int32_t at = (c - first) * each, stop = c < end ? min(size, at + each) : 0;
+        chunk_part part = load_part(keys, at, stop); /* on its way while the bin is found */
         int2 found = find_bin(pass.bins + list * BINS, list_k(args, pass, list));
-        for (int32_t c = share.begin + warp_id(); c < end; c += INDEX_WARPS) {
+        for (; c < end; c += INDEX_WARPS) {
+            int32_t above = 0;
             if (lane < LOW) low[lane] = 0;
             __syncwarp();
-            int32_t above =
-                count_chunk(list_keys(pass, list), (c - first) * CHUNK_KEYS, size, found.x, low);
+            while (at < stop) {
+                above += count_part(part, at, stop, found.x, low);
+                at += KEYS_LOADED;
+                if (at >= stop) { /* the next chunk of this warp */
+                    int32_t next = c + INDEX_WARPS;
+                    at = (next - first) * each;
+                    int32_t until = next < end ? min(size, at + each) : 0;
+                    part = load_part(keys, at, until);
+                    stop = until;
+                    break;
+                }
+                part = load_part(keys, at, stop);
+            }
+            above = warp_sum(above);
             __syncwarp();
             if (lane == 0) pass.counts[c] = above;
             if (lane < LOW) {
@@ -179,43 +216,71 @@ static __device__ __forceinline__ int2 chunk_picks(const index_pass &pass, const
     return n;
 }
 
-/* Writes what a chunk adds to a list; before: larger and equal keys that stand before it. */
-static __device__ void write_chunk(const di_index_select_args &args, const index_pass &pass,
-                                   const pick_rule &rule, int32_t list, int32_t begin, int32_t size,
-                                   int2 before) {
-    const uint16_t *keys = list_keys(pass, list);
-    bool blocks = list >= pass.n_rows;
-    int64_t t = pass.first + (blocks ? list - pass.n_rows : list);
-    int32_t *out = blocks ? cuda_at<int32_t>(args.candidates) + t * args.top_blocks
-                          : cuda_at<int32_t>(args.picks) + t * args.top_k;
-    int32_t visible = visible_entries(args, t);
-    for (int32_t i = 0; i < CHUNK_KEYS && begin + i < size; i += 8 * WARP) {
-        uint32_t key[8];
-        int32_t place = begin + i + 8 * lane_id(), mine = 0; /* larger, and equal ones << 16 */
-        load_keys8(keys, place, size, key);
-        for (int j = 0; j < 8; j++) {
-            mine += key[j] > rule.last ? 1 : 0;
-            mine += key[j] == rule.last && rule.low >= 0 ? 1 << 16 : 0;
+/* Where a list's picks go. */
+typedef struct pick_list {
+    int32_t *out;
+    int64_t t;
+    int32_t visible;
+    bool blocks;
+} pick_list;
+static __device__ __forceinline__ pick_list picks_of(const di_index_select_args &args,
+                                                     const index_pass &pass, int32_t list) {
+    pick_list to;
+    to.blocks = list >= pass.n_rows;
+    to.t = pass.first + (to.blocks ? list - pass.n_rows : list);
+    to.out = to.blocks ? cuda_at<int32_t>(args.candidates) + to.t * args.top_blocks
+                       : cuda_at<int32_t>(args.picks) + to.t * args.top_k;
+    to.visible = visible_entries(args, to.t);
+    return to;
+}
+
+/* The eight keys at `place` of a lane. Returns `before`, larger and equal keys that stand before the
+ * warp's first, with the warp's own. */
+static __device__ __forceinline__ int2 write_keys(const di_index_select_args &args,
+                                                  const pick_rule &rule, const pick_list &to,
+                                                  const uint32_t (&key)[8], int32_t place,
+                                                  int2 before) {
+    int32_t mine = 0; /* larger, and equal ones << 16 */
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        mine += key[j] > rule.last ? 1 : 0;
+        mine += key[j] == rule.last && rule.low >= 0 ? 1 << 16 : 0;
+    }
+    int32_t upto = mine;
+    for (int apart = 1; apart < WARP; apart *= 2) {
+        int32_t y = __shfl_up_sync(ALL_LANES, upto, static_cast<uint32_t>(apart));
+        if (lane_id() >= apart) upto += y;
+    }
+    int32_t all = __shfl_sync(ALL_LANES, upto, WARP - 1);
+    int32_t larger = before.x + ((upto - mine) & 0xFFFF);
+    int32_t equal = before.y + ((upto - mine) >> 16);
+    for (int j = 0; j < 8 && mine != 0; j++) {
+        bool is_last = key[j] == rule.last && rule.low >= 0;
+        if (key[j] > rule.last || (is_last && equal < rule.ties)) {
+            int32_t at = larger + (equal < rule.ties ? equal : rule.ties);
+            to.out[at] = to.blocks ? place + j : list_entry(args, to.t, place + j, to.visible);
         }
-        int32_t upto = mine;
-        for (int apart = 1; apart < WARP; apart *= 2) {
-            int32_t y = __shfl_up_sync(ALL_LANES, upto, static_cast<uint32_t>(apart));
-            if (lane_id() >= apart) upto += y;
+        larger += key[j] > rule.last;
+        equal += is_last;
+    }
+    return make_int2(before.x + (all & 0xFFFF), before.y + (all >> 16));
+}
+
+/* Writes what places begin .. end - 1, a chunk, add to a list, part by part. */
+static __device__ __forceinline__ void write_chunk(const di_index_select_args &args,
+                                                   const pick_rule &rule, const pick_list &to,
+                                                   const uint16_t *keys, int32_t begin, int32_t end,
+                                                   int2 before) {
+    for (; begin < end; begin += KEYS_LOADED) {
+        chunk_part part = load_part(keys, begin, end);
+#pragma unroll
+        for (int i = 0; i < KEY_LOADS; i++) {
+            uint32_t key[8];
+            int32_t place = begin + 8 * (WARP * i + lane_id());
+            if (begin + 8 * WARP * i >= end) break;
+            split_keys(part.keys[i], place, end, key);
+            before = write_keys(args, rule, to, key, place, before);
         }
-        int32_t all = __shfl_sync(ALL_LANES, upto, WARP - 1);
-        int32_t larger = before.x + ((upto - mine) & 0xFFFF);
-        int32_t equal = before.y + ((upto - mine) >> 16);
-        for (int j = 0; j < 8 && mine != 0; j++) {
-            bool is_last = key[j] == rule.last && rule.low >= 0;
-            if (key[j] > rule.last || (is_last && equal < rule.ties)) {
-                int32_t at = larger + (equal < rule.ties ? equal : rule.ties);
-                out[at] = blocks ? place + j : list_entry(args, t, place + j, visible);
-            }
-            larger += key[j] > rule.last;
-            equal += is_last;
-        }
-        before.x += all & 0xFFFF;
-        before.y += all >> 16;
     }
 }
 
@@ -230,6 +295,9 @@ __launch_bounds__(INDEX_THREADS) void index_write_kernel(di_index_select_args ar
         int32_t end = starts[list + 1] < share.end ? starts[list + 1] : share.end;
         if (end <= share.begin) continue;
         int32_t size = list_size(args, pass, list), first = starts[list];
+        int32_t each = list_chunk(pass, list, size);
+        const uint16_t *keys = list_keys(pass, list);
+        pick_list to = picks_of(args, pass, list);
         pick_rule rule = rule_of(pass, list);
         int2 before = make_int2(0, 0), mine = make_int2(0, 0);
         for (int32_t c = first + static_cast<int32_t>(threadIdx.x); c < share.begin;
@@ -251,8 +319,8 @@ __launch_bounds__(INDEX_THREADS) void index_write_kernel(di_index_select_args ar
                 before.x += round_picks[i].x, before.y += round_picks[i].y;
             }
             bool some = n.x > 0 || (n.y > 0 && mine_before.y < rule.ties);
-            if (some)
-                write_chunk(args, pass, rule, list, (c - first) * CHUNK_KEYS, size, mine_before);
+            int32_t at = (c - first) * each;
+            if (some) write_chunk(args, rule, to, keys, at, min(size, at + each), mine_before);
         }
         share.begin = end;
     }

@@ -24,7 +24,9 @@ static constexpr int INDEX_ROWS = 1024; /* rows of one pass at most */
 static constexpr int INDEX_HEADS = 32;  /* heads, and their width, in the queries' own layout: */
 static constexpr int INDEX_DIM = 128;   /* what is missing is zero */
 static constexpr int STRIP = 64;        /* entries that a warpgroup scores at once */
-static constexpr int CHUNK_KEYS = 512;  /* keys that a warp counts, or writes, at once */
+static constexpr int CHUNK_KEYS = 512;  /* keys that a warp counts, or writes, at once: */
+static constexpr int LONG_CHUNK = 2048; /* of long lists, so that there are not too many chunks */
+static constexpr int LONG_LIST = 65536;
 static constexpr int BINS = 4096, LOW = 16; /* values of a key's upper and lower bits */
 static constexpr int CHUNK_COUNTS = LOW + 1;
 
@@ -75,6 +77,12 @@ static __device__ __forceinline__ int32_t list_size(const di_index_select_args &
     return (blocks < args.top_blocks ? blocks : args.top_blocks) * args.block_size;
 }
 
+/* Elements of a chunk of a list of this size; lists of blocks have short ones. */
+static __device__ __forceinline__ int32_t list_chunk(const index_pass &pass, int32_t list,
+                                                     int32_t size) {
+    return list < pass.n_rows && size > LONG_LIST ? LONG_CHUNK : CHUNK_KEYS;
+}
+
 static __device__ __forceinline__ const uint16_t *list_keys(const index_pass &pass, int32_t list) {
     return list < pass.n_rows ? pass.keys + list * pass.stride
                               : pass.block_keys + (list - pass.n_rows) * pass.block_stride;
@@ -118,13 +126,14 @@ static __device__ __forceinline__ int32_t sum_before(int32_t x, int32_t *all) {
 }
 
 /* starts[i] = pieces of the lists first .. first + i - 1, i = 0 .. n, plus `base`; returns the last
- * of them. */
+ * of them. strips: pieces are strips, otherwise chunks. */
 static __device__ int32_t plan_lists(const di_index_select_args &args, const index_pass &pass,
-                                     int32_t first, int32_t n, int32_t piece, int32_t base,
+                                     int32_t first, int32_t n, bool strips, int32_t base,
                                      int32_t *starts) {
     for (int32_t begin = 0; begin < n; begin += INDEX_THREADS) {
         int32_t i = begin + static_cast<int32_t>(threadIdx.x), all;
-        int32_t mine = i < n ? ceil_div(list_size(args, pass, first + i), piece) : 0;
+        int32_t size = i < n ? list_size(args, pass, first + i) : 0;
+        int32_t mine = ceil_div(size, strips ? STRIP : list_chunk(pass, first + i, size));
         int32_t before = sum_before(mine, &all);
         if (i < n) starts[i] = base + before;
         base += all;
@@ -135,11 +144,10 @@ static __device__ int32_t plan_lists(const di_index_select_args &args, const ind
 
 /* Everything that says who does what, by one block. */
 static __device__ void plan_block(const di_index_select_args &args, const index_pass &pass) {
-    plan_lists(args, pass, 0, pass.n_rows, STRIP, 0, pass.strips);
-    int32_t chunks = plan_lists(args, pass, 0, pass.n_rows, CHUNK_KEYS, 0, pass.chunks);
+    plan_lists(args, pass, 0, pass.n_rows, true, 0, pass.strips);
+    int32_t chunks = plan_lists(args, pass, 0, pass.n_rows, false, 0, pass.chunks);
     if (pass.lists > pass.n_rows)
-        plan_lists(args, pass, pass.n_rows, pass.n_rows, CHUNK_KEYS, chunks,
-                   pass.chunks + pass.n_rows);
+        plan_lists(args, pass, pass.n_rows, pass.n_rows, false, chunks, pass.chunks + pass.n_rows);
 }
 
 /* ---- A block's share ---- */
