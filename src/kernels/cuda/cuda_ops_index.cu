@@ -378,8 +378,8 @@ static void run_pass(di_stream *s, const di_index_select_args *args, const index
                      di_ptr q, di_ptr weights) {
     uint32_t rows = static_cast<uint32_t>(pass.n_rows);
     uint32_t all = 2 * static_cast<uint32_t>(s->n_processors);
-    cuda_launch(s, "index queries", rows + 1, INDEX_THREADS, 0, index_prepare_kernel, *args, pass,
-                cuda_at<const __nv_bfloat16>(q), cuda_at<const __nv_bfloat16>(weights),
+    cuda_launch(s, "index queries", rows * ROW_PARTS + 1, INDEX_THREADS, 0, index_prepare_kernel,
+                *args, pass, cuda_at<const __nv_bfloat16>(q), cuda_at<const __nv_bfloat16>(weights),
                 weight_scale(args->pages.di, args->n_heads));
     if (is_aligned(&args->pages))
         cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,

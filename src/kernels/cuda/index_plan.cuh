@@ -35,7 +35,6 @@ typedef struct index_query {
     uint8_t codes[INDEX_HEADS * INDEX_DIM]; /* E4M3, see there */
     float apart[INDEX_HEADS][INDEX_DIM / 32];
     __nv_bfloat16 weights[INDEX_HEADS];
-    int32_t is_apart, unused[3];
 } index_query;
 static_assert(sizeof(index_query) % 16 == 0, "copied by pieces of 16 bytes");
 

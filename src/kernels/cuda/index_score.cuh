@@ -124,9 +124,8 @@ static __device__ __forceinline__ head_values load_head(const di_index_select_ar
     return v;
 }
 
-/* iq = Q4i(rope(q)) of a head by a warp, and its weight. Returns whether its scales are too far
- * apart. */
-static __device__ __forceinline__ bool make_query(const di_index_select_args &args, head_values v,
+/* iq = Q4i(rope(q)) of a head by a warp, and its weight. */
+static __device__ __forceinline__ void make_query(const di_index_select_args &args, head_values v,
                                                   const float2 *angles, int32_t head, float weight,
                                                   index_query *out) {
     int32_t dim = args.pages.di, tail = dim - args.rope.dims, lane = lane_id();
@@ -160,65 +159,55 @@ static __device__ __forceinline__ bool make_query(const di_index_select_args &ar
     }
     float factor = di_e8m0_decode(static_cast<uint8_t>(largest));
     if (lane == 0) out->weights[head] = __float2bfloat16_rn(weight * factor);
-    return apart;
 }
 
-/* Counts and lists of row r, without what is found. */
+/* A row is prepared by so many blocks of threads, a warp a head. */
+static constexpr int ROW_PARTS = INDEX_HEADS / INDEX_WARPS;
+
+/* Counts and lists of row r, without what is found: this block's part. */
 static __device__ __forceinline__ void clear_row(const di_index_select_args &args,
-                                                 const index_pass &pass, int32_t r, bool live) {
-    int32_t x = static_cast<int32_t>(threadIdx.x);
+                                                 const index_pass &pass, int32_t r, int32_t part,
+                                                 bool live) {
+    const int32_t step = ROW_PARTS * INDEX_THREADS;
+    int32_t x = part * INDEX_THREADS + static_cast<int32_t>(threadIdx.x);
     int64_t t = pass.first + r;
     for (int32_t list = r; list < pass.lists; list += pass.n_rows) {
         int4 *bins = reinterpret_cast<int4 *>(pass.bins + list * BINS);
-        for (int32_t i = x; i < BINS / 4; i += INDEX_THREADS) bins[i] = make_int4(0, 0, 0, 0);
+        for (int32_t i = x; i < BINS / 4; i += step) bins[i] = make_int4(0, 0, 0, 0);
         if (x < LOW) pass.low[list * LOW + x] = 0;
     }
     if (!live) return;
-    for (int32_t i = x; i < args.top_k; i += INDEX_THREADS)
+    for (int32_t i = x; i < args.top_k; i += step)
         cuda_at<int32_t>(args.picks)[t * args.top_k + i] = -1;
     if (args.candidate_mode == DI_CANDIDATES_SOURCE)
-        for (int32_t i = x; i < args.top_blocks; i += INDEX_THREADS)
+        for (int32_t i = x; i < args.top_blocks; i += step)
             cuda_at<int32_t>(args.candidates)[t * args.top_blocks + i] = -1;
 }
 
-/* Block r: row r's queries, weights, empty lists and counts. One more block makes the plan. q:
- * [..][heads * di], weights: [..][heads], raw. */
+/* Block 0 makes the plan, the others rows' queries, weights, empty lists and counts. q: [..][heads *
+ * di], weights: [..][heads], raw. */
 static __global__ __launch_bounds__(INDEX_THREADS) void index_prepare_kernel(
     di_index_select_args args, index_pass pass, const __nv_bfloat16 *q,
     const __nv_bfloat16 *weights, float scale) {
-    constexpr int EACH = INDEX_HEADS / INDEX_WARPS;
     __shared__ float2 angles[INDEX_DIM / 2];
-    int32_t r = static_cast<int32_t>(blockIdx.x), x = static_cast<int32_t>(threadIdx.x);
-    int64_t t = pass.first + r;
-    if (r == pass.n_rows) {
+    int32_t at = static_cast<int32_t>(blockIdx.x) - 1, x = static_cast<int32_t>(threadIdx.x);
+    if (at < 0) {
         plan_block(args, pass);
         return;
     }
-    head_values values[EACH]; /* first of all: everything waits for them */
-    float w[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int32_t head = warp_id() * EACH + i;
-        values[i] = load_head(args, q + t * args.n_heads * args.pages.di, head);
-        w[i] = head < args.n_heads ? to_float(weights[t * args.n_heads + head]) : 0.0f;
-    }
+    int32_t r = at / ROW_PARTS, part = at % ROW_PARTS, head = part * INDEX_WARPS + warp_id();
+    int64_t t = pass.first + r;
+    head_values values = load_head(args, q + t * args.n_heads * args.pages.di, head);
+    float w = head < args.n_heads ? to_float(weights[t * args.n_heads + head]) : 0.0f;
     int32_t pos = cuda_at<const int32_t>(args.batch.pos)[t];
     if (pos >= 0) /* a few a warp */
         for (int32_t i = x % WARP * INDEX_WARPS + x / WARP; i < args.rope.dims / 2;
              i += INDEX_THREADS)
             angles[i] = rope_angle(args.rope, pos, i, false);
-    clear_row(args, pass, r, pos >= 0);
+    clear_row(args, pass, r, part, pos >= 0);
     if (pos < 0) return;
     __syncthreads();
-    bool apart = false;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        float weight = round_a<__nv_bfloat16>(w[i] * scale);
-        apart |=
-            make_query(args, values[i], angles, warp_id() * EACH + i, weight, pass.queries + r);
-    }
-    int32_t any = __syncthreads_count(apart);
-    if (x == 0) pass.queries[r].is_apart = any > 0;
+    make_query(args, values, angles, head, round_a<__nv_bfloat16>(w * scale), pass.queries + r);
 }
 
 /* ---- The keys of strips, on their way ---- */
@@ -391,7 +380,8 @@ static __device__ __forceinline__ void store_scores(float2 scores, uint32_t ther
  * through the same number of strips. */
 template <bool ALIGNED>
 static __device__ void score_strips(const di_index_select_args &args, const index_pass &pass,
-                                    score_shared *shared, int32_t r, int32_t begin, int32_t end) {
+                                    score_shared *shared, int32_t r, int32_t begin, int32_t end,
+                                    bool is_apart) {
     int32_t group = warp_id() / (GROUP / WARP), n = ceil_div(end - begin - group, INDEX_GROUPS);
     int32_t size = args.block_size;
     key_finder f = finder_of(args, pass, r);
@@ -419,7 +409,7 @@ static __device__ void score_strips(const di_index_select_args &args, const inde
         };
     for (int32_t i = 0; i < STAGES - 1; i++) advance(i);
     uint32_t queries = shared_address(shared->query.codes), weights[HEAD_TILES];
-    const float(*apart)[KEY_BLOCKS] = shared->query.is_apart ? shared->query.apart : NULL;
+    const float(*apart)[KEY_BLOCKS] = is_apart ? shared->query.apart : NULL;
 #pragma unroll
     for (int j = 0; j < HEAD_TILES; j++)
         weights[j] =
@@ -441,14 +431,18 @@ static __device__ void score_strips(const di_index_select_args &args, const inde
     copy_wait<0>();
 }
 
-/* Row r's queries into shared memory; all threads, between barriers. */
-static __device__ __forceinline__ void share_query(const index_pass &pass, score_shared *shared,
+/* Row r's queries into shared memory; all threads, after a barrier, and there is one in the end.
+ * Returns whether a head has its factors apart. */
+static __device__ __forceinline__ bool share_query(const index_pass &pass, score_shared *shared,
                                                    int32_t r) {
+    const float *apart = pass.queries[r].apart[0];
+    float factor = threadIdx.x < INDEX_HEADS * KEY_BLOCKS ? apart[threadIdx.x] : 1.0f;
     const uint4 *from = reinterpret_cast<const uint4 *>(pass.queries + r);
     uint4 *to = reinterpret_cast<uint4 *>(&shared->query);
     for (uint32_t i = threadIdx.x; i < sizeof(index_query) / 16; i += INDEX_THREADS)
         to[i] = from[i];
     shared_for_products();
+    return __syncthreads_count(factor != 1.0f) > 0;
 }
 
 /* Adds the block's counts to a list's, and clears them; all threads, before and after a barrier. */
@@ -475,9 +469,8 @@ static __global__ __launch_bounds__(INDEX_THREADS,
     for (int32_t r = share.list; share.begin < share.end; r++) {
         int32_t end = shared->starts[r + 1] < share.end ? shared->starts[r + 1] : share.end;
         if (end <= share.begin) continue;
-        share_query(pass, shared, r);
-        __syncthreads();
-        score_strips<ALIGNED>(args, pass, shared, r, share.begin, end);
+        bool apart = share_query(pass, shared, r);
+        score_strips<ALIGNED>(args, pass, shared, r, share.begin, end, apart);
         __syncthreads();
         flush_bins(shared->bins, pass.bins + r * BINS);
         __syncthreads();
