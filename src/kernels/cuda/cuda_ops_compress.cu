@@ -1,42 +1,76 @@
 /* The compressor of a source (model.md 3.7): latents, index keys, pages, the raw ring. */
 #include "kernels/cuda/rows.cuh"
 
-/* Where the r values of c and g of one channel lie. */
+/* ---- Pooling ---- */
+
+/* Where the values of c and g of a group lie, a row a token. */
 typedef struct group_rows {
     const float *c[DI_OPS_MAX_RATIO], *g[DI_OPS_MAX_RATIO];
 } group_rows;
 
-/* Softmax over the gates of channel d, weighted sum. */
-static __device__ float pooled(const group_rows &rows, int32_t ratio, int64_t d) {
-    float top = rows.g[0][d], total = 0, sum = 0;
-    for (int32_t i = 1; i < ratio; i++) top = fmaxf(top, rows.g[i][d]);
-    for (int32_t i = 0; i < ratio; i++) {
-        float share = expf(rows.g[i][d] - top);
-        total += share;
-        sum = fmaf(rows.c[i][d], share, sum);
+static __device__ __forceinline__ void load_floats(const float *x, int64_t at, int64_t n,
+                                                   float *out) {
+    if (at + ROW_CHUNK <= n && aligned16(x + at))
+        load_chunk<true>(x, at, n, out);
+    else
+        load_chunk<false>(x, at, n, out);
+}
+
+/* Softmax over the gates of each channel of a chunk, weighted sum. */
+static __device__ void pool_chunk(const group_rows &rows, int32_t ratio, int64_t at, int64_t n,
+                                  float *out) {
+    float top[ROW_CHUNK], total[ROW_CHUNK] = {}, c[ROW_CHUNK], g[ROW_CHUNK];
+    load_floats(rows.g[0], at, n, top);
+    for (int32_t i = 1; i < ratio; i++) {
+        load_floats(rows.g[i], at, n, g);
+        for (int e = 0; e < ROW_CHUNK; e++) top[e] = fmaxf(top[e], g[e]);
     }
-    return sum / total;
+    for (int e = 0; e < ROW_CHUNK; e++) out[e] = 0;
+    for (int32_t i = 0; i < ratio; i++) {
+        load_floats(rows.g[i], at, n, g);
+        load_floats(rows.c[i], at, n, c);
+        for (int e = 0; e < ROW_CHUNK; e++) {
+            float share = expf(g[e] - top[e]);
+            total[e] += share;
+            out[e] = fmaf(c[e], share, out[e]);
+        }
+    }
+    for (int e = 0; e < ROW_CHUNK; e++) out[e] /= total[e];
+}
+
+template <typename A>
+static __device__ __forceinline__ void store_values(A *x, int64_t at, int64_t n, const float *v) {
+    if (at + ROW_CHUNK <= n && aligned16(x + at))
+        store_chunk<true>(x, at, n, v);
+    else
+        store_chunk<false>(x, at, n, v);
 }
 
 /* A block a group. */
-template <typename A> static __global__ void pool_kernel(di_pool_args args) {
+template <typename A>
+static __global__ __launch_bounds__(ROW_MOST) void pool_kernel(di_pool_args args) {
     __shared__ group_rows rows;
-    int64_t g = blockIdx.x, width = args.width, i = threadIdx.x;
-    if (i < args.ratio) {
+    int64_t g = blockIdx.x, width = args.width;
+    for (int64_t i = threadIdx.x; i < args.ratio; i += blockDim.x) {
         rows.c[i] = cuda_at<const float>(args.kv) + (g * args.ratio + i) * width;
         rows.g[i] = cuda_at<const float>(args.gate) + (g * args.ratio + i) * width;
     }
     __syncthreads();
-    for (int64_t d = i; d < width; d += ROW_THREADS)
-        cuda_at<A>(args.out)[g * width + d] = from_float<A>(pooled(rows, args.ratio, d));
+    EACH_CHUNK(at, width) {
+        float v[ROW_CHUNK];
+        pool_chunk(rows, args.ratio, at, width, v);
+        store_values(cuda_at<A>(args.out) + g * width, at, width, v);
+    }
 }
 
 void cuda_op_pool(di_stream *s, const di_pool_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->ratio >= 1 && args->ratio <= DI_OPS_MAX_RATIO);
-    CUDA_LAUNCH_A(s, "pool", static_cast<uint32_t>(args->n_groups), ROW_THREADS, 0, pool_kernel,
-                  *args);
+    CUDA_LAUNCH_A(s, "pool", static_cast<uint32_t>(args->n_groups), row_threads(args->width), 0,
+                  pool_kernel, *args);
 }
+
+/* ---- Latents ---- */
 
 /* What stands for the projections c (gate 0) or g (gate 1) of a position of row t's sequence: the
  * step's own, or those in the ring. */
@@ -58,95 +92,168 @@ static __device__ int32_t entry_position(const di_compress_args &args, int64_t t
     return pos < 0 || (pos + 1) % ratio != 0 ? -1 : pos + 1 - ratio;
 }
 
-/* The pooled latents of all groups that a row of the step completes, by row; others are zero. */
+/* The normed latents of all groups that a row of the step completes, by row; others are zero. A
+ * block a row, a thread a chunk. */
 template <typename A>
-static __global__ void pooled_rows_kernel(di_compress_args args, const float *c, const float *g,
-                                          A *latent) {
+static __global__ __launch_bounds__(ROW_MOST) void latent_kernel(di_compress_args args,
+                                                                 const float *c, const float *g,
+                                                                 A *latents) {
     __shared__ group_rows rows;
-    int64_t t = blockIdx.x, d = args.pages.d;
-    int32_t at = entry_position(args, t), i = static_cast<int32_t>(threadIdx.x);
-    if (at >= 0 && i < args.pages.ratio) {
-        rows.c[i] = raw_row(args, c, t, at + i, 0);
-        rows.g[i] = raw_row(args, g, t, at + i, 1);
+    int64_t t = blockIdx.x, d = args.pages.d, at = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
+    int32_t first = entry_position(args, t);
+    float v[ROW_CHUNK] = {}, weight[ROW_CHUNK] = {};
+    if (first >= 0) {
+        for (int32_t i = static_cast<int32_t>(threadIdx.x); i < args.pages.ratio;
+             i += static_cast<int32_t>(blockDim.x)) {
+            rows.c[i] = raw_row(args, c, t, first + i, 0);
+            rows.g[i] = raw_row(args, g, t, first + i, 1);
+        }
+        __syncthreads();
+        if (at < d) {
+            vector_chunk(args.norm, at, weight);
+            pool_chunk(rows, args.pages.ratio, at, d, v);
+            for (int e = 0; e < ROW_CHUNK; e++) v[e] = round_a<A>(v[e]);
+        }
+        float inverse = root_inverse(row_sum(chunk_squares(v, 0)), d, args.eps);
+        chunk_norm(v, weight, inverse);
     }
-    __syncthreads();
-    for (int64_t x = threadIdx.x; x < d; x += ROW_THREADS)
-        latent[t * d + x] = from_float<A>(at < 0 ? 0 : pooled(rows, args.pages.ratio, x));
+    if (at < d) store_values(latents + t * d, at, d, v);
 }
 
-/* A block a row, after pooled_rows_kernel; the ring's place is this row's unless a later row of the
- * step wants it too. */
-static __global__ void ring_store_kernel(di_compress_args args, const float *c, const float *g) {
+/* ---- Entries ---- */
+
+/* Four consecutive values of a vector, in registers: rotated, then quantised. */
+static constexpr int ENTRY_EACH = 4;
+
+template <typename A>
+static __device__ __forceinline__ void rope4(float *v, int32_t at, int32_t width,
+                                             const di_rope &rope, int32_t position) {
+    int32_t begin = width - rope.dims;
+    for (int i = 0; i < ENTRY_EACH; i += 2) {
+        if (at + i < begin || at + i >= width) continue;
+        float2 angle = rope_angle(rope, position, (at + i - begin) / 2, false);
+        float2 y = rotated(make_float2(v[i], v[i + 1]), angle);
+        v[i] = round_a<A>(y.x), v[i + 1] = round_a<A>(y.y);
+    }
+}
+
+/* Q4I: eight lanes a scale; Q4C: four. Whole warps call; `live`: the values are in the vector. */
+static __device__ __forceinline__ void quantize4(di_quantizer kind, const float *v, int32_t at,
+                                                 bool live, uint8_t *codes, uint8_t *scales) {
+    float largest = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+    largest = warp_reduce(largest, max_op(), kind == DI_Q4I ? 8 : 4);
+    uint8_t scale;
+    float step;
+    if (kind == DI_Q4I) {
+        scale = di_e8m0_ceil(fmaxf(largest, 6.0f * 0x1p-126f) * (1.0f / 6.0f));
+        step = di_e8m0_decode(scale);
+    } else {
+        scale = di_e4m3_encode(fmaxf(largest, 6.0f * 0x1p-9f) / 6.0f);
+        step = di_e4m3_decode(scale);
+    }
+    if (!live) return;
+    for (int i = 0; i < ENTRY_EACH; i += 2)
+        codes[(at + i) / 2] = static_cast<uint8_t>(di_e2m1_encode(v[i] / step) |
+                                                   di_e2m1_encode(v[i + 1] / step) << 4);
+    int32_t values = kind == DI_Q4I ? 32 : 16;
+    if (at % values == 0) scales[at / values] = scale;
+}
+
+/* c and g of row t to the ring, whose place is this row's unless a later row of the step wants it
+ * too. */
+static __device__ void store_raw(const di_compress_args &args, const float *c, const float *g,
+                                 int64_t t) {
     const di_batch &b = args.batch;
     const di_row *rows = cuda_at<const di_row>(b.rows);
     const int32_t *pos = cuda_at<const int32_t>(b.pos);
-    int64_t t = blockIdx.x, d = args.pages.d, later = t + args.ring_slots;
+    int64_t d = args.pages.d, later = t + args.ring_slots;
     int32_t slot = rows[t].slot;
     if (pos[t] < 0) return;
     if (later < b.n_rows && rows[later].slot == slot && pos[later] >= 0) return;
     int64_t place = static_cast<int64_t>(slot) * args.ring_slots + pos[t] % args.ring_slots;
     float *out = cuda_at<float>(args.ring) + place * 2 * d;
-    for (int64_t i = threadIdx.x; i < d; i += ROW_THREADS) {
-        out[i] = c[t * d + i];
-        out[d + i] = g[t * d + i];
+    EACH_CHUNK(at, d) {
+        float v[ROW_CHUNK];
+        load_floats(c + t * d, at, d, v);
+        store_values(out, at, d, v);
+        load_floats(g + t * d, at, d, v);
+        store_values(out + d, at, d, v);
     }
 }
 
-/* From the unrotated latent of the entry that row t completes: its index key, then the latent
- * itself, both into the pages. Latent and key are changed. */
+/* Warps of the key, then those of the latent. */
+static inline __host__ __device__ uint32_t entry_threads(int64_t width) {
+    return static_cast<uint32_t>((width + WARP * ENTRY_EACH - 1) / (WARP * ENTRY_EACH)) * WARP;
+}
+
+/* A block a row: the entry that it completes, from the normed latent and the bare key, into the
+ * pages; then its raw projections into the ring, which latent_kernel has read. c NULL: no ring. */
 template <typename A>
-static __global__ void store_kernel(di_compress_args args, A *latents, A *keys) {
-    int64_t t = blockIdx.x;
+static __global__ void store_kernel(di_compress_args args, const A *latents, const A *keys,
+                                    const float *c, const float *g) {
     const di_pages &pages = args.pages;
-    int32_t at = entry_position(args, t), slot = cuda_at<const di_row>(args.batch.rows)[t].slot;
-    if (at < 0) return;
-    if (!cuda_none(args.closed) && at < cuda_at<const int32_t>(args.closed)[slot]) return;
-    page_entry entry = entry_at(pages, slot, at / pages.ratio);
-    A *latent = latents + t * pages.d;
-    if (args.wk.n > 0) {
-        A *key = keys + t * pages.di;
-        row_norm(key, args.k_norm, pages.di, args.eps, key);
-        __syncthreads();
-        row_rope(key, 1, pages.di, args.rope, at, false);
-        __syncthreads();
-        row_quantize(DI_Q4I, key, pages.di, entry.key_codes, entry.key_scales);
+    int64_t t = blockIdx.x;
+    int32_t first = entry_position(args, t), slot = cuda_at<const di_row>(args.batch.rows)[t].slot;
+    if (first >= 0 && !cuda_none(args.closed) && first < cuda_at<const int32_t>(args.closed)[slot])
+        first = -1;
+    if (first >= 0) {
+        uint32_t of_key = args.wk.n > 0 ? entry_threads(pages.di) : 0;
+        bool key = threadIdx.x < of_key;
+        int32_t width = key ? pages.di : pages.d;
+        int32_t at = static_cast<int32_t>(threadIdx.x - (key ? 0 : of_key)) * ENTRY_EACH;
+        bool live = at < width;
+        const A *x = key ? keys + t * pages.di : latents + t * pages.d;
+        page_entry entry = entry_at(pages, slot, first / pages.ratio);
+        float v[ENTRY_EACH] = {}, sum = 0;
+        for (int i = 0; i < ENTRY_EACH && live; i++) v[i] = to_float(x[at + i]);
+        for (int i = 0; i < ENTRY_EACH && key; i++) sum = fmaf(v[i], v[i], sum);
+        if (of_key > 0) {
+            float inverse = root_inverse(row_sum(sum), pages.di, args.eps);
+            for (int i = 0; i < ENTRY_EACH && key && live; i++)
+                v[i] = round_a<A>(vector_value(args.k_norm, at + i) * (v[i] * inverse));
+        }
+        rope4<A>(v, at, width, args.rope, first);
+        if (key)
+            quantize4(DI_Q4I, v, at, live, entry.key_codes, entry.key_scales);
+        else
+            quantize4(DI_Q4C, v, at, live, entry.codes, entry.scales);
     }
-    row_rope(latent, 1, pages.d, args.rope, at, false);
-    __syncthreads();
-    row_quantize(DI_Q4C, latent, pages.d, entry.codes, entry.scales);
+    if (c != NULL) store_raw(args, c, g, t);
+}
+
+template <typename A> static void compress(di_stream *s, const di_compress_args *args) {
+    const di_pages *pages = &args->pages;
+    int32_t n = args->batch.n_rows;
+    uint32_t rows = static_cast<uint32_t>(n);
+    int64_t d = pages->d;
+    di_ptr latent = cuda_take_a(s, n * d), key = cuda_take_a(s, n * pages->di);
+    const float *c = NULL, *g = NULL;
+    if (pages->ratio == 1) {
+        cuda_linear_rows(s, &args->wkv, args->u, n, false, false, latent);
+        cuda_norm_rows(s, latent, n, args->norm, args->eps, latent);
+    } else {
+        di_ptr of_c = cuda_take_f(s, n * d), of_g = cuda_take_f(s, n * d);
+        c = cuda_at<const float>(of_c), g = cuda_at<const float>(of_g);
+        cuda_linear_rows(s, &args->wkv, args->u, n, false, true, of_c);
+        cuda_linear_rows(s, &args->wgate, args->u, n, false, true, of_g);
+        cuda_launch(s, "latent", rows, row_threads(d), 0, latent_kernel<A>, *args, c, g,
+                    cuda_at<A>(latent));
+    }
+    if (args->wk.n > 0) cuda_linear_rows(s, &args->wk, latent, n, false, false, key);
+    uint32_t threads = entry_threads(d) + (args->wk.n > 0 ? entry_threads(pages->di) : 0);
+    CUDA_REQUIRE(threads <= 1024);
+    cuda_launch(s, "compress", rows, threads, 0, store_kernel<A>, *args, cuda_at<const A>(latent),
+                cuda_at<const A>(key), c, g);
 }
 
 void cuda_op_compress(di_stream *s, const di_compress_args *args) {
     const di_pages *pages = &args->pages;
-    int32_t n = args->batch.n_rows, ratio = pages->ratio;
-    uint32_t rows = static_cast<uint32_t>(n);
-    int64_t d = pages->d;
     cuda_begin(s);
-    CUDA_REQUIRE(ratio >= 1 && ratio <= DI_OPS_MAX_RATIO && args->wkv.n == d && d % 16 == 0);
+    CUDA_REQUIRE(pages->ratio >= 1 && pages->ratio <= DI_OPS_MAX_RATIO && args->wkv.n == pages->d &&
+                 pages->d % 16 == 0 && pages->d <= 1024 * ROW_CHUNK);
     CUDA_REQUIRE(args->wk.n == 0 || (args->wk.n == pages->di && pages->di % 32 == 0));
-    di_ptr latent = cuda_take_a(s, n * d), key = cuda_take_a(s, n * pages->di);
-    if (ratio == 1) {
-        cuda_linear_rows(s, &args->wkv, args->u, n, false, false, latent);
-    } else {
-        di_ptr c = cuda_take_f(s, n * d), g = cuda_take_f(s, n * d);
-        const float *c_rows = cuda_at<const float>(c), *g_rows = cuda_at<const float>(g);
-        cuda_linear_rows(s, &args->wkv, args->u, n, false, true, c);
-        cuda_linear_rows(s, &args->wgate, args->u, n, false, true, g);
-        if (s->release)
-            cuda_launch(s, "pool", rows, ROW_THREADS, 0, pooled_rows_kernel<__nv_bfloat16>, *args,
-                        c_rows, g_rows, cuda_at<__nv_bfloat16>(latent));
-        else
-            cuda_launch(s, "pool", rows, ROW_THREADS, 0, pooled_rows_kernel<float>, *args, c_rows,
-                        g_rows, cuda_at<float>(latent));
-        cuda_launch(s, "ring store", rows, ROW_THREADS, 0, ring_store_kernel, *args, c_rows,
-                    g_rows);
-    }
-    cuda_norm_rows(s, latent, n, args->norm, args->eps, latent);
-    if (args->wk.n > 0) cuda_linear_rows(s, &args->wk, latent, n, false, false, key);
     if (s->release)
-        cuda_launch(s, "compress", rows, ROW_THREADS, 0, store_kernel<__nv_bfloat16>, *args,
-                    cuda_at<__nv_bfloat16>(latent), cuda_at<__nv_bfloat16>(key));
+        compress<__nv_bfloat16>(s, args);
     else
-        cuda_launch(s, "compress", rows, ROW_THREADS, 0, store_kernel<float>, *args,
-                    cuda_at<float>(latent), cuda_at<float>(key));
+        compress<float>(s, args);
 }

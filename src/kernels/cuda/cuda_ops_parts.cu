@@ -2,17 +2,35 @@
 #include "kernels/cuda/rows.cuh"
 
 /* A block a row, a thread a chunk. */
+template <typename A> struct norm_args {
+    const A *x;
+    di_vector weight;
+    double eps;
+    A *out;
+};
+template <bool RELEASED, typename A>
+static __device__ __forceinline__ void norm_row(const norm_args<A> &args) {
+    int64_t n = args.weight.n, at = static_cast<int64_t>(blockIdx.x) * n;
+    norm_chunks<RELEASED, RELEASED>(args.x + at, args.weight, n, args.eps, args.out + at);
+}
 template <typename A>
-static __global__ void norm_kernel(const A *x, di_vector weight, double eps, A *out) {
-    int64_t at = static_cast<int64_t>(blockIdx.x) * weight.n;
-    row_norm(x + at, weight, weight.n, eps, out + at);
+static __global__ __launch_bounds__(ROW_RELEASED, 2) void norm_released(norm_args<A> args) {
+    norm_row<true>(args);
+}
+template <typename A>
+static __global__ __launch_bounds__(ROW_MOST) void norm_any(norm_args<A> args) {
+    norm_row<false>(args);
 }
 
 template <typename A>
 static void norm_rows(di_stream *s, di_ptr x, int64_t n_rows, di_vector weight, double eps,
                       di_ptr out) {
-    cuda_launch(s, "norm", static_cast<uint32_t>(n_rows), row_threads(weight.n), 0, norm_kernel<A>,
-                cuda_at<const A>(x), weight, eps, cuda_at<A>(out));
+    norm_args<A> args = {cuda_at<const A>(x), weight, eps, cuda_at<A>(out)};
+    uint32_t rows = static_cast<uint32_t>(n_rows), threads = row_threads(weight.n);
+    if (released_rows(weight.n, {x, out}))
+        cuda_launch(s, "norm", rows, threads, 0, norm_released<A>, args);
+    else
+        cuda_launch(s, "norm", rows, threads, 0, norm_any<A>, args);
 }
 
 void cuda_norm_rows(di_stream *s, di_ptr x, int64_t n_rows, di_vector weight, double eps,

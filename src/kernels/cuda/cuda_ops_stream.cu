@@ -49,51 +49,52 @@ void cuda_op_embed(di_stream *s, const di_embed_args *args) {
 /* A block a row, a thread a chunk, so that all of a row is asked for at once. The collapsed chunk
  * stays in registers; if the row has more chunks than a block may have threads, the others go to
  * `out` and back. A thread touches its own chunks only. */
-template <bool WHOLE, typename A>
+template <bool RELEASED, typename A>
 static __device__ __forceinline__ void collapse_and_norm(const di_sublayer_in_args &args) {
     int64_t t = blockIdx.x, width = args.width;
     const A *streams = cuda_at<const A>(args.streams) + t * args.hc * width;
     const float *pre = cuda_at<const float>(args.pre) + t * args.hc;
-    A *out = cuda_at<A>(args.out) + t * width, *collapsed = cuda_at<A>(args.collapsed);
+    A *out = cuda_at<A>(args.out) + t * width, *collapsed = cuda_at<A>(args.collapsed) + t * width;
     int64_t first = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
-    int64_t step = static_cast<int64_t>(blockDim.x) * ROW_CHUNK;
     float sum = 0, mine[ROW_CHUNK], weight[ROW_CHUNK];
     if (first < width) vector_chunk(args.norm, first, weight);
-    EACH_CHUNK(at, width) {
+    each_chunk<RELEASED>(width, [&](int64_t at) {
         float v[ROW_CHUNK];
-        collapse_chunk<WHOLE>(streams, pre, args.hc, width, at, v);
+        collapse_chunk<RELEASED>(streams, pre, args.hc, width, at, v);
         for (int i = 0; i < ROW_CHUNK; i++) v[i] = round_a<A>(v[i]);
         sum = chunk_squares(v, sum);
-        if (!cuda_none(args.collapsed)) store_chunk<WHOLE>(collapsed + t * width, at, width, v);
-        if (at >= step) store_chunk<WHOLE>(out, at, width, v);
+        if (!cuda_none(args.collapsed)) store_chunk<RELEASED>(collapsed, at, width, v);
+        if (at != first) store_chunk<RELEASED>(out, at, width, v);
         for (int i = 0; i < ROW_CHUNK && at == first; i++) mine[i] = v[i];
-    }
+    });
     float inverse = root_inverse(row_sum(sum), width, args.eps);
-    if (first < width) {
+    each_chunk<RELEASED>(width, [&](int64_t at) {
+        if (at != first) {
+            load_chunk<RELEASED>(out, at, width, mine);
+            vector_chunk(args.norm, at, weight);
+        }
         chunk_norm(mine, weight, inverse);
-        store_chunk<WHOLE>(out, first, width, mine);
-    }
-    for (int64_t at = first + step; at < width; at += step) {
-        load_chunk<WHOLE>(out, at, width, mine);
-        vector_chunk(args.norm, at, weight);
-        chunk_norm(mine, weight, inverse);
-        store_chunk<WHOLE>(out, at, width, mine);
-    }
+        store_chunk<RELEASED>(out, at, width, mine);
+    });
 }
 
-template <typename A> static __global__ void sublayer_in_kernel(di_sublayer_in_args args) {
-    if (whole_chunks(cuda_at<const A>(args.streams), args.width) &&
-        whole_chunks(cuda_at<const A>(args.collapsed), args.width) &&
-        whole_chunks(cuda_at<const A>(args.out), args.width))
-        collapse_and_norm<true, A>(args);
-    else
-        collapse_and_norm<false, A>(args);
+template <typename A>
+__launch_bounds__(ROW_RELEASED, 2) static __global__
+    void sublayer_in_released(di_sublayer_in_args args) {
+    collapse_and_norm<true, A>(args);
+}
+template <typename A>
+__launch_bounds__(ROW_MOST) static __global__ void sublayer_in_any(di_sublayer_in_args args) {
+    collapse_and_norm<false, A>(args);
 }
 
 void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
     cuda_begin(s);
-    CUDA_LAUNCH_A(s, "sublayer_in", static_cast<uint32_t>(args->n_rows), row_threads(args->width),
-                  0, sublayer_in_kernel, *args);
+    uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
+    if (released_rows(args->width, {args->streams, args->collapsed, args->out}))
+        CUDA_LAUNCH_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args);
+    else
+        CUDA_LAUNCH_A(s, "sublayer_in", rows, threads, 0, sublayer_in_any, *args);
 }
 
 /* ---- Expand ---- */
@@ -127,24 +128,28 @@ static __device__ __forceinline__ void expand_chunk(const di_sublayer_out_args &
     }
 }
 
-template <typename A> static __global__ void sublayer_out_kernel(di_sublayer_out_args args) {
+template <bool WHOLE, int HC, typename A>
+static __device__ __forceinline__ void expand_row(const di_sublayer_out_args &args) {
     int64_t t = blockIdx.y, at = element_chunk(), hc = args.hc;
     const float *post = cuda_at<const float>(args.post) + t * hc;
     const float *comb = cuda_at<const float>(args.comb) + t * hc * hc;
-    if (at >= args.width) return;
-    bool whole = whole_chunks(cuda_at<const A>(args.streams), args.width) &&
-                 whole_chunks(cuda_at<const A>(args.y), args.width);
-    if (whole && hc == 4)
-        expand_chunk<true, 4, A>(args, post, comb, t, at);
-    else
-        expand_chunk<false, 0, A>(args, post, comb, t, at);
+    if (at < args.width) expand_chunk<WHOLE, HC, A>(args, post, comb, t, at);
+}
+template <typename A> static __global__ void sublayer_out_released(di_sublayer_out_args args) {
+    expand_row<true, 4, A>(args);
+}
+template <typename A> static __global__ void sublayer_out_any(di_sublayer_out_args args) {
+    expand_row<false, 0, A>(args);
 }
 
 void cuda_op_sublayer_out(di_stream *s, const di_sublayer_out_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->hc >= 1 && args->hc <= DI_OPS_MAX_HC);
-    CUDA_LAUNCH_A(s, "sublayer_out", element_grid(args->n_rows, args->width), ELEMENT_THREADS, 0,
-                  sublayer_out_kernel, *args);
+    dim3 grid = element_grid(args->n_rows, args->width);
+    if (args->hc == 4 && released_rows(args->width, {args->streams, args->y}))
+        CUDA_LAUNCH_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_released, *args);
+    else
+        CUDA_LAUNCH_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_any, *args);
 }
 
 /* ---- Mean ---- */

@@ -2,6 +2,8 @@
 #ifndef DI_KERNELS_CUDA_ROWS_CUH
 #define DI_KERNELS_CUDA_ROWS_CUH
 
+#include <initializer_list>
+
 #include "kernels/cuda/device.cuh"
 
 static constexpr int ROW_WARPS = 8, ROW_THREADS = ROW_WARPS * WARP;
@@ -11,13 +13,33 @@ static constexpr int ROW_WARPS = 8, ROW_THREADS = ROW_WARPS * WARP;
 static constexpr int ROW_CHUNK = 8;
 
 /* Chunk i of a row belongs to thread i % blockDim.x, in every function that goes over a row. */
+static constexpr uint32_t ROW_MOST = 1024;
 static inline uint32_t row_threads(int64_t width) { /* a chunk a thread, as far as a block goes */
     uint32_t threads = cuda_blocks(width, ROW_CHUNK * WARP) * WARP;
-    return threads < 1024 ? threads : 1024;
+    return threads < ROW_MOST ? threads : ROW_MOST;
+}
+/* Released rows have kernels of their own, whose registers leave room for several blocks on a
+ * processor: whole chunks, a thread each. */
+static constexpr uint32_t ROW_RELEASED = 640;
+static inline bool released_rows(int64_t width, std::initializer_list<di_ptr> rows) {
+    bool whole = width % ROW_CHUNK == 0 && row_threads(width) <= ROW_RELEASED &&
+                 width <= static_cast<int64_t>(ROW_RELEASED) * ROW_CHUNK;
+    for (di_ptr p : rows) whole = whole && p.address % 16 == 0;
+    return whole;
 }
 #define EACH_CHUNK(at, n)                                                                          \
     for (int64_t at = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK; at < (n);                     \
          at += static_cast<int64_t>(blockDim.x) * ROW_CHUNK)
+
+/* f(at) of every chunk of this thread; ONCE: it has one at most. */
+template <bool ONCE, typename F> static __device__ __forceinline__ void each_chunk(int64_t n, F f) {
+    int64_t at = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
+    if constexpr (ONCE) {
+        if (at < n) f(at);
+    } else {
+        for (; at < n; at += static_cast<int64_t>(blockDim.x) * ROW_CHUNK) f(at);
+    }
+}
 
 static __device__ __forceinline__ bool aligned16(const void *p) {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0;
@@ -124,32 +146,27 @@ static __device__ __forceinline__ float root_inverse(float squares, int64_t n, d
 
 /* A thread's first chunk stays in registers; others, if the block is too small for the row, are read
  * twice. */
-template <bool WHOLE, typename A>
+template <bool WHOLE, bool ONCE, typename A>
 static __device__ __forceinline__ void norm_chunks(const A *x, const di_vector &w, int64_t n,
                                                    double eps, A *out) {
     int64_t first = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
-    int64_t step = static_cast<int64_t>(blockDim.x) * ROW_CHUNK;
-    float sum = 0, mine[ROW_CHUNK], weight[ROW_CHUNK], v[ROW_CHUNK];
-    if (first < n) {
-        load_chunk<WHOLE>(x, first, n, mine);
-        vector_chunk(w, first, weight);
-        sum = chunk_squares(mine, 0);
-    }
-    for (int64_t at = first + step; at < n; at += step) {
+    float sum = 0, mine[ROW_CHUNK], weight[ROW_CHUNK];
+    if (first < n) vector_chunk(w, first, weight);
+    each_chunk<ONCE>(n, [&](int64_t at) {
+        float v[ROW_CHUNK];
         load_chunk<WHOLE>(x, at, n, v);
         sum = chunk_squares(v, sum);
-    }
+        for (int i = 0; i < ROW_CHUNK && at == first; i++) mine[i] = v[i];
+    });
     float inverse = root_inverse(row_sum(sum), n, eps);
-    if (first < n) {
+    each_chunk<ONCE>(n, [&](int64_t at) {
+        if (at != first) {
+            load_chunk<WHOLE>(x, at, n, mine);
+            vector_chunk(w, at, weight);
+        }
         chunk_norm(mine, weight, inverse);
-        store_chunk<WHOLE>(out, first, n, mine);
-    }
-    for (int64_t at = first + step; at < n; at += step) {
-        load_chunk<WHOLE>(x, at, n, v);
-        vector_chunk(w, at, weight);
-        chunk_norm(v, weight, inverse);
-        store_chunk<WHOLE>(out, at, n, v);
-    }
+        store_chunk<WHOLE>(out, at, n, mine);
+    });
 }
 
 /* out = a(w * (x * inverse)) by a block of whole warps, whose number follows from the row's length;
@@ -158,9 +175,9 @@ template <typename A>
 static __device__ __forceinline__ void row_norm(const A *x, const di_vector &w, int64_t n,
                                                 double eps, A *out) {
     if (whole_chunks(x, n) && whole_chunks(out, n))
-        norm_chunks<true>(x, w, n, eps, out);
+        norm_chunks<true, false>(x, w, n, eps, out);
     else
-        norm_chunks<false>(x, w, n, eps, out);
+        norm_chunks<false, false>(x, w, n, eps, out);
 }
 
 /* RoPE of `heads` vectors of `width` values at one position, in place. */
