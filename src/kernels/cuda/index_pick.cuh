@@ -216,30 +216,34 @@ static __device__ __forceinline__ int2 chunk_picks(const index_pass &pass, const
     return n;
 }
 
-/* Where a list's picks go. */
+/* Where a list's picks go, and what they are: places, or entries of the published blocks. */
 typedef struct pick_list {
     int32_t *out;
-    int64_t t;
-    int32_t visible;
-    bool blocks;
+    const int32_t *blocks; /* NULL: places */
+    int32_t block_size;
 } pick_list;
 static __device__ __forceinline__ pick_list picks_of(const di_index_select_args &args,
                                                      const index_pass &pass, int32_t list) {
-    pick_list to;
-    to.blocks = list >= pass.n_rows;
-    to.t = pass.first + (to.blocks ? list - pass.n_rows : list);
-    to.out = to.blocks ? cuda_at<int32_t>(args.candidates) + to.t * args.top_blocks
-                       : cuda_at<int32_t>(args.picks) + to.t * args.top_k;
-    to.visible = visible_entries(args, to.t);
+    bool of_blocks = list >= pass.n_rows;
+    int64_t t = pass.first + (of_blocks ? list - pass.n_rows : list);
+    int32_t *blocks = cuda_at<int32_t>(args.candidates) + t * args.top_blocks;
+    pick_list to = {of_blocks ? blocks : cuda_at<int32_t>(args.picks) + t * args.top_k, NULL,
+                    args.block_size};
+    if (args.candidate_mode == DI_CANDIDATES_USE) to.blocks = blocks;
     return to;
 }
+static __device__ __forceinline__ int32_t picked_at(const pick_list &to, int32_t place) {
+    if (to.blocks == NULL) return place;
+    int32_t at = to.block_size == 8 ? place / 8 : place / to.block_size;
+    return to.blocks[at] * to.block_size + (place - at * to.block_size);
+}
 
-/* The eight keys at `place` of a lane. Returns `before`, larger and equal keys that stand before the
- * warp's first, with the warp's own. */
-static __device__ __forceinline__ int2 write_keys(const di_index_select_args &args,
-                                                  const pick_rule &rule, const pick_list &to,
-                                                  const uint32_t (&key)[8], int32_t place,
-                                                  int2 before) {
+/* The eight keys at `place` of a lane, two a word; 0 from `end` on. Returns `before`, larger and equal
+ * keys that stand before the warp's first, with the warp's own. Not inlined: code is fetched too. */
+static __device__ __noinline__ int2 write_keys(pick_rule rule, pick_list to, uint4 keys,
+                                               int32_t place, int32_t end, int2 before) {
+    uint32_t key[8];
+    split_keys(keys, place, end, key);
     int32_t mine = 0; /* larger, and equal ones << 16 */
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -258,7 +262,7 @@ static __device__ __forceinline__ int2 write_keys(const di_index_select_args &ar
         bool is_last = key[j] == rule.last && rule.low >= 0;
         if (key[j] > rule.last || (is_last && equal < rule.ties)) {
             int32_t at = larger + (equal < rule.ties ? equal : rule.ties);
-            to.out[at] = to.blocks ? place + j : list_entry(args, to.t, place + j, to.visible);
+            to.out[at] = picked_at(to, place + j);
         }
         larger += key[j] > rule.last;
         equal += is_last;
@@ -267,19 +271,16 @@ static __device__ __forceinline__ int2 write_keys(const di_index_select_args &ar
 }
 
 /* Writes what places begin .. end - 1, a chunk, add to a list, part by part. */
-static __device__ __forceinline__ void write_chunk(const di_index_select_args &args,
-                                                   const pick_rule &rule, const pick_list &to,
+static __device__ __forceinline__ void write_chunk(const pick_rule &rule, const pick_list &to,
                                                    const uint16_t *keys, int32_t begin, int32_t end,
                                                    int2 before) {
     for (; begin < end; begin += KEYS_LOADED) {
         chunk_part part = load_part(keys, begin, end);
 #pragma unroll
         for (int i = 0; i < KEY_LOADS; i++) {
-            uint32_t key[8];
-            int32_t place = begin + 8 * (WARP * i + lane_id());
-            if (begin + 8 * WARP * i >= end) break;
-            split_keys(part.keys[i], place, end, key);
-            before = write_keys(args, rule, to, key, place, before);
+            int32_t first = begin + 8 * WARP * i;
+            if (first >= end) break;
+            before = write_keys(rule, to, part.keys[i], first + 8 * lane_id(), end, before);
         }
     }
 }
@@ -320,7 +321,7 @@ __launch_bounds__(INDEX_THREADS) void index_write_kernel(di_index_select_args ar
             }
             bool some = n.x > 0 || (n.y > 0 && mine_before.y < rule.ties);
             int32_t at = (c - first) * each;
-            if (some) write_chunk(args, rule, to, keys, at, min(size, at + each), mine_before);
+            if (some) write_chunk(rule, to, keys, at, min(size, at + each), mine_before);
         }
         share.begin = end;
     }
