@@ -168,8 +168,11 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         const uint8_t *run = from + (i * WIDE_HEIGHT + own_row) * MMA_GROUP_BYTES + t * 16;
         const uint8_t *words = from + WEIGHTS + (i * WIDE_THREADS + threadIdx.x) * 8;
         const uint8_t *x = from + WEIGHTS + SCALES + i * (GROUP / 16) * OCTETS * 256;
-        uint4 lower = *reinterpret_cast<const uint4 *>(run);
-        uint4 upper = *reinterpret_cast<const uint4 *>(run + 8 * MMA_GROUP_BYTES);
+        uint4 lower = {}, upper = {};
+        if constexpr (W != DI_BF16) {
+            lower = *reinterpret_cast<const uint4 *>(run);
+            upper = *reinterpret_cast<const uint4 *>(run + 8 * MMA_GROUP_BYTES);
+        }
         uint32_t by = 0, by8 = 0;
         bool far = false;
         if constexpr (mma_format<W>::SCALES > 0) {
@@ -183,6 +186,10 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         for (int u = 0; u < GROUP / 32; u++) {
             uint32_t(&mine)[8] = a[(i * (GROUP / 32) + u) % 2];
             group_wait<1>(); /* the unit before the last one is done with its registers */
+            if constexpr (W == DI_BF16) { /* stored values are operands as they are: not before */
+                lower = *reinterpret_cast<const uint4 *>(run);
+                upper = *reinterpret_cast<const uint4 *>(run + 8 * MMA_GROUP_BYTES);
+            }
             if (far)
                 mma_decode<W, true>(lower, upper, u, by, by8, mine);
             else
