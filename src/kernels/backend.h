@@ -57,7 +57,9 @@ struct di_backend {
     /* Zeroed device memory, 64-byte aligned. size > 0. `what` names it in messages. */
     di_status (*alloc)(di_backend *backend, uint64_t size, const char *what, di_ptr *out,
                        di_error *error);
-    void (*free)(di_backend *backend, di_ptr memory); /* DI_NONE is fine; waits for the stream */
+    /* DI_NONE is fine. Waits for the stream, downloads and stamps included: whoever owns what these
+     * go to may free it afterwards. */
+    void (*free)(di_backend *backend, di_ptr memory);
 
     /* Makes host bytes that stay valid and unchanged (mapped weights) readable by operations: in
      * place where the device sees host memory, else a copy. Undone by destroy. Copies take

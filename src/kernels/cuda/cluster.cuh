@@ -5,9 +5,17 @@
 
 #include "kernels/cuda/device.cuh"
 
-/* All threads of all blocks of the cluster; what they wrote before, to any memory, is seen after. */
+/* All threads of all blocks of the cluster; what they wrote before they arrived, to any memory, is
+ * seen after the wait. The shared memory of others exists from the first time on. */
+static __device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+static __device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
 static __device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+    cluster_arrive();
+    cluster_wait();
 }
 
 /* Where a variable in shared memory lies in block `rank` of the cluster. A block may not end while

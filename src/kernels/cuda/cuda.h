@@ -172,6 +172,8 @@ void cuda_copy(di_stream *s, di_ptr to, di_ptr from, uint64_t size);
 void cuda_fill(di_stream *s, di_ptr to, int byte, uint64_t size);
 void cuda_stamp(di_stream *s, double *host);
 uint64_t cuda_mark(di_stream *s);
+/* Waits for all that was enqueued, and hands it out: nothing is on its way to the host any more. */
+void cuda_drain(di_stream *s);
 di_status cuda_wait(di_stream *s, uint64_t mark, di_error *error);
 
 /* ---- cuda_graph.cu: record and recorded of the backend ---- */

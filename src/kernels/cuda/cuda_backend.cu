@@ -115,7 +115,7 @@ static void free_memory(di_backend *backend, di_ptr memory) {
     di_stream *s = backend->stream;
     if (memory.address == 0) return;
     cuda_begin(s);
-    cuda_check(s, cudaStreamSynchronize(s->stream), "wait");
+    cuda_drain(s);
     give_back(self_of(backend), cuda_at<void>(memory));
 }
 
@@ -206,7 +206,7 @@ static di_status prepare(di_backend *backend, const di_limits *more, di_error *e
     uint64_t bytes = cuda_work_bytes(&limits);
     uint8_t *work;
     cuda_begin(s);
-    cuda_check(s, cudaStreamSynchronize(s->stream), "wait");
+    cuda_drain(s);
     if (s->work == NULL || bytes > s->work_size) {
         DI_TRY(take(self, bytes, "workspace", &work, error));
         if (s->work != NULL) give_back(self, s->work);

@@ -56,7 +56,7 @@ static __global__ __cluster_dims__(LOGIT_BLOCKS, 1, 1)
     __launch_bounds__(LOGIT_THREADS) void sample_kernel(di_sample_args args, double *scratch,
                                                         uint32_t *counter) {
     __shared__ logit_shared shared;
-    logit_team team = {&shared, static_cast<int>(blockIdx.x % LOGIT_BLOCKS), 0};
+    logit_team team = team_begin(&shared);
     int64_t vocab = args.vocab, cluster = blockIdx.x / LOGIT_BLOCKS;
     int64_t n_clusters = gridDim.x / LOGIT_BLOCKS;
     scratch += cluster * logit_scratch(args.vocab);
@@ -70,6 +70,8 @@ static __global__ __cluster_dims__(LOGIT_BLOCKS, 1, 1)
         }
         const di_sample_params &p = params_of(args, i);
         const float *logits = cuda_at<const float>(args.logits) + i * vocab;
+        if (i + n_clusters < args.n_out)
+            prefetch_row(logits + n_clusters * vocab, args.vocab, team.rank);
         logit_source<float> raw = source_of(logits, mask_of(args, p), args.vocab, team.rank);
         if (has_penalties(args, p) || p.n_bias > 0) {
             bool bad = change_row(args, p, i, logits, team.rank, scratch);
@@ -79,6 +81,7 @@ static __global__ __cluster_dims__(LOGIT_BLOCKS, 1, 1)
             sample_row(&team, args, i, raw, raw, false);
         }
     }
+    team_meet(&team);
     if (team.rank == 0 && last_block(counter, static_cast<uint32_t>(n_clusters))) next_tokens(args);
 }
 

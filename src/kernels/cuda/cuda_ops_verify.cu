@@ -245,7 +245,7 @@ static __global__ __cluster_dims__(LOGIT_BLOCKS, 1, 1)
     __launch_bounds__(LOGIT_THREADS) void accept_kernel(di_accept_args args, double *scratch,
                                                         verdict *verdicts, uint32_t *counter) {
     __shared__ logit_shared shared;
-    logit_team team = {&shared, static_cast<int>(blockIdx.x % LOGIT_BLOCKS), 0};
+    logit_team team = team_begin(&shared);
     int32_t n_clusters = static_cast<int32_t>(gridDim.x) / LOGIT_BLOCKS;
     int32_t cluster = static_cast<int32_t>(blockIdx.x) / LOGIT_BLOCKS;
     scratch += 2 * logit_scratch(args.sample.vocab) * static_cast<uint64_t>(cluster);
@@ -259,6 +259,7 @@ static __global__ __cluster_dims__(LOGIT_BLOCKS, 1, 1)
                             : judge<float>(&team, args, i, j, scratch);
         if (team.rank == 0 && threadIdx.x == 0) verdicts[i] = v;
     }
+    team_meet(&team);
     if (team.rank == 0 && last_block(counter, static_cast<uint32_t>(n_clusters)))
         walk_all(&shared, args, verdicts);
 }

@@ -167,8 +167,7 @@ static void deliver(di_stream *s, uint64_t reached) {
     }
 }
 
-/* Waits for all that was enqueued, and hands it out. */
-static void drain(di_stream *s) {
+void cuda_drain(di_stream *s) {
     if (cuda_check(s, cudaStreamSynchronize(s->stream), "wait")) deliver(s, UINT64_MAX);
 }
 
@@ -193,7 +192,7 @@ void cuda_download(di_stream *s, void *host, di_ptr from, uint64_t size) {
     while (size > 0 && s->failed == cudaSuccess) {
         uint64_t n = size < DOWN_BYTES ? size : DOWN_BYTES, room = (n + 63) / 64 * 64, at;
         if (!find_room(t, room, &at)) {
-            drain(s);
+            cuda_drain(s);
             if (s->failed != cudaSuccess || !find_room(t, room, &at)) return;
         }
         cuda_check(s,
@@ -211,7 +210,7 @@ void cuda_download(di_stream *s, void *host, di_ptr from, uint64_t size) {
 void cuda_stamp(di_stream *s, double *host) {
     cuda_transfer *t = s->transfer;
     cuda_begin(s);
-    if (t->n_stamps - t->first_stamp == N_STAMPS) drain(s);
+    if (t->n_stamps - t->first_stamp == N_STAMPS) cuda_drain(s);
     if (s->failed != cudaSuccess) return;
     stamp_slot *stamp = &t->stamps[t->n_stamps++ % N_STAMPS];
     stamp->host = host;

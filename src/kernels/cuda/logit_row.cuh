@@ -65,7 +65,18 @@ typedef struct logit_shared {
 typedef struct logit_team {
     logit_shared *shared;
     int rank, turn; /* turn: which of `parts` is next */
+    bool met;       /* all blocks are known to run */
 } logit_team;
+
+/* Arrives: the first exchange waits, or team_meet. */
+static __device__ __forceinline__ logit_team team_begin(logit_shared *shared) {
+    cluster_arrive();
+    return logit_team{shared, static_cast<int>(blockIdx.x % LOGIT_BLOCKS), 0, false};
+}
+static __device__ __forceinline__ void team_meet(logit_team *team) {
+    if (!team->met) cluster_wait();
+    team->met = true;
+}
 
 /* ---- Reductions; every thread of the block calls and gets the result ---- */
 
@@ -125,6 +136,7 @@ static __device__ void logit_exponents(logit_shared *s, float *top, float *sum) 
 static __device__ logit_part exchange(logit_team *team, const logit_part &mine) {
     logit_part *parts = team->shared->parts[team->turn];
     team->turn ^= 1;
+    team_meet(team);
     if (threadIdx.x < LOGIT_BLOCKS)
         *cluster_peer(&parts[team->rank], static_cast<int>(threadIdx.x)) = mine;
     cluster_sync();
@@ -207,6 +219,16 @@ template <typename X>
 static __device__ __forceinline__ X value_of(const logit_source<X> &source, int32_t id) {
     bool allowed = source.mask == NULL || (source.mask[id / 32] >> (id % 32) & 1u) != 0;
     return allowed ? source.x[id] : static_cast<X>(-INFINITY);
+}
+
+/* Asks for a later row's values, so that memory does not rest while this row is worked on. */
+static __device__ __forceinline__ void prefetch_row(const float *x, int32_t vocab, int rank) {
+    constexpr int LINE = 128 / sizeof(float);
+    int32_t begin, end;
+    slice_of(vocab, rank, &begin, &end);
+    for (int32_t id = begin + LINE * static_cast<int32_t>(threadIdx.x); id < end;
+         id += LINE * LOGIT_THREADS)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(x + id));
 }
 
 /* ---- Penalties and biases ---- */
