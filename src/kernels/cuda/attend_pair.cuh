@@ -199,8 +199,8 @@ static __device__ __forceinline__ void begin_scores(const pair_shared<DC> *m, in
 
 static __device__ __forceinline__ void send_partial(float *slot, uint64_t *arrived, int peer,
                                                     const float (&s)[32]) {
-    uint32_t rank = static_cast<uint32_t>(peer), to = peer_address(slot, rank);
-    uint32_t barrier = peer_address(arrived, rank);
+    uint32_t rank = static_cast<uint32_t>(peer), to = cluster_address(slot, rank);
+    uint32_t barrier = cluster_address(arrived, rank);
 #pragma unroll
     for (int i = 0; i < 8; i++)
         store_peer(to + static_cast<uint32_t>((i * GROUP + static_cast<int>(threadIdx.x)) * 16),
@@ -436,7 +436,7 @@ static __global__ __cluster_dims__(2, 1, 1)
     store_queries<DC>(queries, m);
     shared_for_products();
     __syncthreads();
-    cluster_sync(); /* the peer's barriers are there */
+    cluster_sync_aligned(); /* the peer's barriers are there */
     if (warp_id() >= GROUP / WARP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 128;");
         decode_tiles<DC, ALIGNED>(args, row, l, m);

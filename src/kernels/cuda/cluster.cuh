@@ -3,7 +3,7 @@
 #ifndef DI_KERNELS_CUDA_CLUSTER_CUH
 #define DI_KERNELS_CUDA_CLUSTER_CUH
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/instructions.cuh"
 
 /* All threads of all blocks of the cluster; what they wrote before they arrived, to any memory, is
  * seen after the wait. The shared memory of others exists from the first time on. */
@@ -18,12 +18,24 @@ static __device__ __forceinline__ void cluster_sync() {
     cluster_wait();
 }
 
+/* The same where the threads of every warp come together. */
+static __device__ __forceinline__ void cluster_sync_aligned() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /* Where a variable in shared memory lies in block `rank` of the cluster. A block may not end while
  * others still read there. */
 template <typename T> static __device__ __forceinline__ T *cluster_peer(T *mine, int rank) {
     uint64_t at;
     asm("mapa.u64 %0, %1, %2;" : "=l"(at) : "l"(mine), "r"(rank));
     return reinterpret_cast<T *>(at);
+}
+/* The same as an address of the cluster's shared memory. */
+static __device__ __forceinline__ uint32_t cluster_address(const void *mine, uint32_t rank) {
+    uint32_t at;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
+    return at;
 }
 
 #endif

@@ -6,7 +6,7 @@
  * The operands are random: what zeros draw of the power limit is less, and clocks would be higher.
  * What comes out is not looked at, so it does not matter which element of a tile lies where.
  */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/instructions.cuh"
 
 extern "C" {
 #include "kernels/cuda/peak.h"
@@ -20,50 +20,12 @@ static constexpr int RUNS = 6, THREADS = 256, WARPGROUPS = THREADS / 128;
 static constexpr int M = 64, N = 256, K = 16, STEPS = 2, ROUNDS = 8192, UNROLL = 16;
 static constexpr int A_BYTES = M * K * 2, B_BYTES = N * K * 2;
 
-/* Tiles without swizzle: pieces of 8 rows and 16 bytes, which lie behind each other; 128 bytes from
- * one to the next along K, 256 along M or N. All in units of 16 bytes. */
-[[maybe_unused]] static __device__ uint64_t tile_descriptor(const void *shared) {
-    uint64_t address = static_cast<uint64_t>(__cvta_generic_to_shared(shared));
-    return (address >> 4 & 0x3FFF) | UINT64_C(8) << 16 | UINT64_C(16) << 32;
-}
-
 [[maybe_unused]] static __device__ __forceinline__ void multiply_tile(float (&d)[128], uint64_t a,
                                                                       uint64_t b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "
-                 "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, "
-                 "%120, %121, %122, %123, %124, %125, %126, %127}, "
-                 "%128, %129, 1, 1, 1, 0, 0;"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                   "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-                   "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-                   "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-                   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
-                   "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-                   "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]),
-                   "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-                   "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]),
-                   "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
-                   "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]),
-                   "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),
-                   "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]),
-                   "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]),
-                   "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]),
-                   "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]),
-                   "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
-                   "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]),
-                   "+f"(d[127])
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WGMMA_R128
+                 "}, %128, %129, 1, 1, 1, 0, 0;"
+                 : WGMMA_D128(d)
                  : "l"(a), "l"(b));
 #else
     (void)d, (void)a, (void)b;
@@ -88,16 +50,16 @@ static __global__ void __launch_bounds__(THREADS) multiply_warpgroups(float *out
     uint64_t a[STEPS], b[STEPS];
     const uint8_t *mine = tiles + (threadIdx.x / 128) * (A_BYTES * STEPS);
     for (int i = 0; i < STEPS; i++) {
-        a[i] = tile_descriptor(mine + i * A_BYTES);
-        b[i] = tile_descriptor(tiles + (WARPGROUPS * A_BYTES) * STEPS + i * B_BYTES);
+        a[i] = plain_descriptor(mine + i * A_BYTES);
+        b[i] = plain_descriptor(tiles + (WARPGROUPS * A_BYTES) * STEPS + i * B_BYTES);
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    shared_for_products();
     for (int round = 0; round < ROUNDS; round++) {
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        products_begin();
 #pragma unroll
         for (int i = 0; i < UNROLL; i++) multiply_tile(d, a[i % STEPS], b[i % STEPS]);
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        products_commit();
+        products_wait<0>();
     }
     float sum = 0;
     for (int i = 0; i < 128; i++) sum += d[i];
@@ -118,12 +80,7 @@ static __global__ void __launch_bounds__(THREADS) multiply_warps(float *out) {
         words[i] = ((threadIdx.x * 6 + i) * 2654435761u & 0x807F807Fu) | 0x3F803F80u;
     for (int round = 0; round < WARP_ROUNDS; round++) {
 #pragma unroll
-        for (int i = 0; i < SUMS; i++)
-            asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                         : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-                         : "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]),
-                           "r"(words[4]), "r"(words[5]));
+        for (int i = 0; i < SUMS; i++) mma_bf16(d[i], words, words[4], words[5]);
     }
     for (int i = 0; i < SUMS; i++) sum += d[i][0] + d[i][1] + d[i][2] + d[i][3];
     out[blockIdx.x * THREADS + threadIdx.x] = sum;

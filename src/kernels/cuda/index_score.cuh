@@ -49,34 +49,6 @@ static __device__ __forceinline__ int32_t key_place(int32_t entry, int32_t block
     return entry * KEY_BYTES + ((block ^ (entry >> 1 & 3)) << 4);
 }
 
-static __device__ __forceinline__ void copy_async(void *shared, const void *from, bool wanted) {
-    uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(wanted ? 16 : 0)
-                 : "memory");
-}
-static __device__ __forceinline__ void copy_async_word(void *shared, const void *from,
-                                                       bool wanted) {
-    uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
-                 "r"(wanted ? 4 : 0)
-                 : "memory");
-}
-static __device__ __forceinline__ void copy_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int N> static __device__ __forceinline__ void copy_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-static __device__ __forceinline__ void mma_tile(float *d, const uint32_t *a, uint32_t b0,
-                                                uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /* Both halves times both, rounded to bf16; never fused with what follows. */
 static __device__ __forceinline__ uint32_t mul_pair(uint32_t x, uint32_t y) {
     __nv_bfloat162 a = *reinterpret_cast<__nv_bfloat162 *>(&x),
@@ -278,7 +250,7 @@ static __device__ __forceinline__ uint32_t fetch_tile(const di_pages &p, const k
         uint8_t *to = slot->codes + key_place(static_cast<int32_t>(e), static_cast<int32_t>(block));
         bool wanted = (there >> e & 1u) != 0 && 32 * block < dim;
         if (ALIGNED) {
-            copy_async(to, from, wanted);
+            copy_16(to, from, wanted ? 16 : 0);
         } else {
             uint32_t words[4] = {0, 0, 0, 0};
             if (wanted) load_words<4>(from, words);
@@ -289,7 +261,7 @@ static __device__ __forceinline__ uint32_t fetch_tile(const di_pages &p, const k
         const uint8_t *from = f.scales + at + place * (dim / 32);
         uint32_t scale = 0;
         if (ALIGNED)
-            copy_async_word(&slot->scales[lane], from, entry >= 0);
+            copy_4(&slot->scales[lane], from, entry >= 0 ? 4 : 0);
         else if (entry >= 0)
             for (uint32_t i = 0; i < dim / 32; i++)
                 scale |= static_cast<uint32_t>(from[i]) << (8 * i);
@@ -360,7 +332,7 @@ static __device__ __forceinline__ float2 join_tile(const key_slot &slot, float (
             a[2 * i] = mul_pair(relu_pair(of[0], of[1]), weights[j + i]);
             a[2 * i + 1] = mul_pair(relu_pair(of[2], of[3]), weights[j + i]);
         }
-        mma_tile(sum, a, ONES, ONES);
+        mma_bf16(sum, a, ONES, ONES);
     }
     return make_float2(sum[0], sum[2]);
 }
@@ -404,7 +376,7 @@ static __device__ void score_strips(const di_index_select_args &args, const inde
                          block = block_at(i + 2);
                          uint64_t now = fetch_tile<ALIGNED>(args.pages, f, entry, page, slot_of(i));
                          there = there >> TILE | now << (TILE * (STAGES - 1));
-                         copy_commit();
+                         copies_commit();
                          entry = next, page = next_page;
         };
     for (int32_t i = 0; i < STAGES - 1; i++) advance(i);
@@ -417,7 +389,7 @@ static __device__ void score_strips(const di_index_select_args &args, const inde
     for (int32_t i = 0; i < n; i++) {
         float d[KEY_BLOCKS][16];
         const key_slot &slot = *slot_of(i);
-        copy_wait<STAGES - 2>();
+        copies_wait<STAGES - 2>();
         __syncwarp();
         begin_tile(slot, queries, d);
         uint32_t now = static_cast<uint32_t>(there >> TILE) & ((1u << TILE) - 1);
@@ -428,7 +400,7 @@ static __device__ void score_strips(const di_index_select_args &args, const inde
         float2 scores = join_tile(slot, d, apart, weights);
         store_scores(scores, now, tile_of(i), f.size, keys, shared->bins);
     }
-    copy_wait<0>();
+    copies_wait<0>();
 }
 
 /* Row r's queries into shared memory; all threads, after a barrier, and there is one in the end.

@@ -17,6 +17,7 @@
 #ifndef DI_KERNELS_CUDA_MIX_PRODUCT_CUH
 #define DI_KERNELS_CUDA_MIX_PRODUCT_CUH
 
+#include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/rows.cuh"
 
 static constexpr int MIX_HC = 4, MIX_N = (2 + MIX_HC) * MIX_HC, MIX_TILES = MIX_N / 8;
@@ -32,14 +33,10 @@ static inline __host__ __device__ int32_t mix_groups(int64_t k) {
     return static_cast<int32_t>((k + MIX_GROUP_K - 1) / MIX_GROUP_K);
 }
 
-/* d [16 rows][8 columns] += a [16][16] b [16][8]. Lane 4 g + t has rows g and g + 8 of columns 2 t
- * and 2 t + 1 of d, and of a and b the values 2 t, 2 t + 1 (first) and 2 t + 8, 2 t + 9 (second). */
 static __device__ __forceinline__ void mix_mma(float *d, uint32_t a0, uint32_t a1, uint32_t a2,
                                                uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    const uint32_t a[4] = {a0, a1, a2, a3};
+    mma_bf16(d, a, b0, b1);
 }
 
 /* A warp's share of K as the matrix units take it: lane t of a row has values 8 t .. 8 t + 7 of the

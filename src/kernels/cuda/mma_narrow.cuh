@@ -17,10 +17,7 @@
 static __device__ __forceinline__ void copy_run(void *shared, const uint8_t *from, int32_t valid,
                                                 bool aligned) {
     if (aligned) {
-        uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-        uint32_t size = valid < 0 ? 0u : valid > 16 ? 16u : static_cast<uint32_t>(valid);
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(size)
-                     : "memory");
+        copy_16(shared, from, valid < 0 ? 0u : valid > 16 ? 16u : static_cast<uint32_t>(valid));
         return;
     }
     uint8_t *to = static_cast<uint8_t *>(shared);
@@ -29,17 +26,8 @@ static __device__ __forceinline__ void copy_run(void *shared, const uint8_t *fro
 }
 /* The aligned word around a byte. */
 static __device__ __forceinline__ void copy_word(void *shared, const uint8_t *byte) {
-    uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to),
-                 "l"(reinterpret_cast<uintptr_t>(byte) & ~UINT64_C(3))
-                 : "memory");
-}
-static __device__ __forceinline__ void copies_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/* Until at most N of this thread's groups are on their way. */
-template <int N> static __device__ __forceinline__ void copies_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+    copy_4(shared,
+           reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(byte) & ~UINT64_C(3)));
 }
 
 template <typename Job, int MT, int NT> struct mma_narrow {

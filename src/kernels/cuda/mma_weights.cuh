@@ -20,7 +20,7 @@
 #ifndef DI_KERNELS_CUDA_MMA_WEIGHTS_CUH
 #define DI_KERNELS_CUDA_MMA_WEIGHTS_CUH
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/instructions.cuh"
 
 template <di_dtype W> struct mma_format;
 template <> struct mma_format<DI_FP4_PAIR> {
@@ -58,15 +58,6 @@ static __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
     uint32_t y;
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
     return y;
-}
-
-/* d += a b, m16n8k16. */
-static __device__ __forceinline__ void mma_bf16(float *d, const uint32_t *a, uint32_t b0,
-                                                uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* ---- Codes in place: two cells, from 32 bits of FP4, 64 of FP8, 128 of BF16 ---- */

@@ -185,7 +185,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 #pragma unroll
         for (int u = 0; u < GROUP / 32; u++) {
             uint32_t(&mine)[8] = a[(i * (GROUP / 32) + u) % 2];
-            group_wait<1>(); /* the unit before the last one is done with its registers */
+            products_wait<1>(); /* the unit before the last one is done with its registers */
             if constexpr (W == DI_BF16) { /* stored values are operands as they are: not before */
                 lower = *reinterpret_cast<const uint4 *>(run);
                 upper = *reinterpret_cast<const uint4 *>(run + 8 * MMA_GROUP_BYTES);
@@ -194,11 +194,11 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                 mma_decode<W, true>(lower, upper, u, by, by8, mine);
             else
                 mma_decode<W, false>(lower, upper, u, by, by8, mine);
-            group_fence();
+            products_begin();
 #pragma unroll
             for (int s = 0; s < 2; s++)
                 group_mma<M>(sums, mine + 4 * s, x + (2 * u + s) * OCTETS * 256);
-            group_commit();
+            products_commit();
         }
     }
 
@@ -209,7 +209,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         uint32_t a[2][8] = {};
         for (int32_t stage = begin; stage < end; stage++) {
             copies_wait<DEPTH - 3>();
-            group_shared_written();
+            if constexpr (MMA_WGMMA) shared_for_products();
             __syncthreads(); /* the stage is there; all are done with the one before the last */
             issue(next, slot >= 2 ? slot - 2 : slot + DEPTH - 2);
 #pragma unroll
@@ -217,8 +217,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                 multiply_group<M>(stage, ring + slot * STAGE, i, low, a, sums);
             slot = slot + 1 == DEPTH ? 0 : slot + 1;
         }
-        group_wait<0>();
-        group_hold(sums);
+        products_wait<0>();
+        hold(sums);
     }
 
     /* The parts of K from 0 each, added in their order; the block's one part where it has one. */
@@ -292,9 +292,9 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         for (int pass = 0; pass * PASS < at.columns; pass++) {
             put_sums(total, pass);
             if constexpr (SPLIT) {
-                cluster_sync();
+                cluster_sync_aligned();
                 store_joined(at, pass);
-                cluster_sync();
+                cluster_sync_aligned();
             } else {
                 __syncthreads();
                 store_sums(at, pass);
