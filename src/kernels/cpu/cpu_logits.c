@@ -63,11 +63,9 @@ static void adjust(const cpu_logits *r) {
         const di_logit_bias *bias = (const di_logit_bias *)cpu_at(a->biases) + p->bias_begin + i;
         r->x[bias->id] += (double)bias->value;
     }
-    if (p->mask < 0) return;
-    const uint32_t *mask =
-        (const uint32_t *)cpu_at(a->masks) + (int64_t)p->mask * ((a->vocab + 31) / 32);
-    for (int32_t id = 0; id < a->vocab; id++)
-        if ((mask[id / 32] >> (id % 32) & 1u) == 0) r->x[id] = -INFINITY;
+    const uint32_t *mask = cpu_mask_of(a, p);
+    for (int32_t id = 0; mask && id < a->vocab; id++)
+        if (!cpu_allows(mask, id)) r->x[id] = -INFINITY;
 }
 
 int32_t cpu_logits_adjust(const cpu_logits *r) {

@@ -21,6 +21,15 @@ static inline const di_sample_params *cpu_params_of(const di_sample_args *a, int
     return (const di_sample_params *)cpu_at(a->params) + (of ? of[i] : i);
 }
 
+/* The mask of these params: bit id % 32 of word id / 32 allows id. NULL: all are allowed. */
+static inline const uint32_t *cpu_mask_of(const di_sample_args *a, const di_sample_params *p) {
+    if (p->mask < 0) return NULL;
+    return (const uint32_t *)cpu_at(a->masks) + (int64_t)p->mask * ((a->vocab + 31) / 32);
+}
+static inline bool cpu_allows(const uint32_t *mask, int32_t id) {
+    return !mask || (mask[id / 32] >> (id % 32) & 1u);
+}
+
 /* Row i of sample, with its own logits or others; x and ids from a member's scratch. */
 cpu_logits cpu_logits_of(const cpu_kernels *k, const di_sample_args *a, int64_t i, const float *raw,
                          double *x, int32_t *ids);

@@ -86,10 +86,7 @@ static int32_t plain_greedy(const di_sample_args *a, const di_sample_params *p, 
     if (p->temperature != 0 || cpu_has_penalties(a, p) || p->n_bias != 0) return -1;
     if (!isfinite(top)) return -1;
     while (logits[id] != top) id++;
-    if (p->mask < 0) return id;
-    const uint32_t *mask =
-        (const uint32_t *)cpu_at(a->masks) + (int64_t)p->mask * ((a->vocab + 31) / 32);
-    return mask[id / 32] >> (id % 32) & 1u ? id : -1;
+    return cpu_allows(cpu_mask_of(a, p), id) ? id : -1;
 }
 
 /* The seed of a live row's noise. */
