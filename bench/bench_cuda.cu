@@ -11,6 +11,7 @@
  */
 #include "kernels/cuda/cuda.h"
 
+#include "graph_times.cuh"
 #include "mma_peak.cuh"
 
 static constexpr int32_t WIDTH = 5120, INNER = 2304, EXPERTS = 384, TOP_K = 6, MAX_ROWS = 2048;
@@ -97,32 +98,16 @@ static di_matrix matrix(di_dtype dtype, int32_t n, int32_t k) {
 template <typename Call> static double time_calls(int calls, Call call) {
     cudaStream_t s = backend->stream->stream;
     cudaGraph_t graph;
-    cudaGraphExec_t ready;
-    cudaEvent_t from, to;
-    float best = 1e30f;
+    double seconds[4];
     call(0); /* what is set up once */
     check(cudaStreamSynchronize(s), "run");
     check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "capture");
     for (int i = 0; i < calls; i++) call(i);
     check(cudaStreamEndCapture(s, &graph), "capture");
-    check(cudaGraphInstantiate(&ready, graph, 0), "graph");
-    check(cudaEventCreate(&from), "event");
-    check(cudaEventCreate(&to), "event");
-    for (int i = 0; i < 4; i++) {
-        float ms;
-        check(cudaEventRecord(from, s), "event");
-        check(cudaGraphLaunch(ready, s), "graph");
-        check(cudaEventRecord(to, s), "event");
-        check(cudaEventSynchronize(to), "run");
-        check(cudaEventElapsedTime(&ms, from, to), "event");
-        if (i > 0 && ms < best) best = ms;
-    }
-    check(cudaEventDestroy(from), "event");
-    check(cudaEventDestroy(to), "event");
-    check(cudaGraphExecDestroy(ready), "graph");
+    check(graph_times(s, graph, 4, seconds), "graph");
     check(cudaGraphDestroy(graph), "graph");
     sync_all(); /* errors of the backend's own */
-    return 1e3 * static_cast<double>(best) / calls;
+    return 1e6 * best_of(seconds, 4) / calls;
 }
 
 static void report(const char *name, int32_t rows, double us, double bytes, double flop) {

@@ -20,6 +20,8 @@ extern "C" {
 #include "kernels/formats.h"
 }
 
+#include "graph_times.cuh"
+
 static constexpr int HEADS = 64, DIM = 512, WINDOW = 128, RING = 140, TOP_K = 512, ROPE = 64;
 static constexpr int INDEX_N = 32, INDEX_D = 128, BLOCKS = 2048, BLOCK = 8; /* N: heads */
 static constexpr int RANK = 1280, WIDTH = 5120;
@@ -383,8 +385,6 @@ static __global__ void empty_kernel() {}
 template <typename Run> static double seconds(bench *b, Run run, size_t *kernels) {
     cudaStream_t stream = b->cuda->stream->stream;
     cudaGraph_t graph;
-    cudaGraphExec_t ready;
-    cudaEvent_t from, to;
     double all[RUNS];
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     for (int i = 0; i < REPEATS; i++) {
@@ -396,27 +396,14 @@ template <typename Run> static double seconds(bench *b, Run run, size_t *kernels
     if (b->cuda->stream->failed != cudaSuccess) stop(b->cuda->stream->failure);
     check(cudaGraphGetNodes(graph, NULL, kernels));
     *kernels = *kernels / REPEATS - 1;
-    check(cudaGraphInstantiate(&ready, graph, 0));
-    check(cudaEventCreate(&from));
-    check(cudaEventCreate(&to));
-    for (int i = 0; i < RUNS; i++) {
-        float ms;
-        check(cudaEventRecord(from, stream));
-        check(cudaGraphLaunch(ready, stream));
-        check(cudaEventRecord(to, stream));
-        check(cudaEventSynchronize(to));
-        check(cudaEventElapsedTime(&ms, from, to));
-        all[i] = static_cast<double>(ms) * 1e-3 / REPEATS;
+    check(graph_times(stream, graph, RUNS, all));
+    check(cudaGraphDestroy(graph));
+    for (int i = 1; i < RUNS; i++)
         for (int j = i; j > 0 && all[j] < all[j - 1]; j--) {
             double swap = all[j];
             all[j] = all[j - 1], all[j - 1] = swap;
         }
-    }
-    check(cudaGraphExecDestroy(ready));
-    check(cudaGraphDestroy(graph));
-    check(cudaEventDestroy(from));
-    check(cudaEventDestroy(to));
-    return all[RUNS / 2] - b->flush;
+    return all[RUNS / 2] / REPEATS - b->flush;
 }
 
 static void measure_overheads(bench *b) {

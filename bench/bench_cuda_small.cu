@@ -15,6 +15,8 @@
 
 #include "kernels/cuda/device.cuh"
 
+#include "graph_times.cuh"
+
 static constexpr int32_t WIDTH = 5120, HC = 4, VOCAB = 129280, RANK = 1280, LATENT = 512, KEY = 128;
 static constexpr int32_t MIX = (2 + HC) * HC, COLUMNS = 24, TABLE_WIDTH = 256, NGRAM = 4, HEADS = 8;
 static constexpr int32_t MOST_ROWS = 2048, MOST_SAMPLED = 256, BLOCK = 5, SLOTS = MOST_ROWS;
@@ -211,29 +213,14 @@ static di_batch batch_of(int32_t rows) {
 template <typename F> static double seconds_of(int32_t rows, F f) {
     cudaStream_t stream = backend->stream->stream;
     cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    cudaEvent_t begin, end;
-    float best = INFINITY, ms;
-    check(cudaEventCreate(&begin));
-    check(cudaEventCreate(&end));
+    double seconds[5];
     f(0, rows); /* what is set at a kernel's first launch */
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int call = 0; call < CALLS; call++) f(call, rows);
     check(cudaStreamEndCapture(stream, &graph));
-    check(cudaGraphInstantiate(&exec, graph, 0));
-    for (int run = 0; run < 5; run++) {
-        check(cudaEventRecord(begin, stream));
-        check(cudaGraphLaunch(exec, stream));
-        check(cudaEventRecord(end, stream));
-        check(cudaEventSynchronize(end));
-        check(cudaEventElapsedTime(&ms, begin, end));
-        if (run > 0 && ms < best) best = ms;
-    }
-    check(cudaGraphExecDestroy(exec));
+    check(graph_times(stream, graph, 5, seconds));
     check(cudaGraphDestroy(graph));
-    check(cudaEventDestroy(begin));
-    check(cudaEventDestroy(end));
-    return static_cast<double>(best) * 1e-3 / CALLS;
+    return best_of(seconds, 5) / CALLS;
 }
 
 template <typename F> static void time_op(const char *name, int32_t rows, double bytes, F f) {

@@ -10,18 +10,9 @@
 #include <string.h>
 
 #include "bench_gpu.h"
+#include "bench_ops.h"
 
 enum { PIECE = 60, MAX_CALLS = 1 << 16, MAX_RUNS = 9, TRIES = 4 };
-
-enum {
-#define OP_INDEX(name) OP_##name,
-    DI_EACH_OP(OP_INDEX)
-#undef OP_INDEX
-        N_OPS
-};
-#define OP_NAME(name) #name,
-static const char *const op_names[N_OPS] = {DI_EACH_OP(OP_NAME)};
-#undef OP_NAME
 
 static bench *measured;
 static const di_ops *real_ops;

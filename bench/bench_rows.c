@@ -19,6 +19,7 @@
 #include <time.h>
 
 #include "base/philox.h"
+#include "bench_ops.h"
 #include "model/model.h"
 
 enum { CHUNK = 256, MOST = 64, MAX_PAIRS = 201, KINDS = 8 };
@@ -56,16 +57,6 @@ static void must(const bench *b, di_status status) {
 }
 
 /* ---- time by operation: a table of operations that measure those of the backend ---- */
-
-enum {
-#define OP_INDEX(name) OP_##name,
-    DI_EACH_OP(OP_INDEX)
-#undef OP_INDEX
-        N_OPS
-};
-#define OP_NAME(name) #name,
-static const char *const op_names[N_OPS] = {DI_EACH_OP(OP_NAME)};
-#undef OP_NAME
 
 static const di_ops *real_ops;
 static double op_us[N_OPS];
