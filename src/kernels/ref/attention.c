@@ -33,7 +33,7 @@ static void window_row(const di_stream *s, const di_window_kv_args *args, int64_
     int64_t d = args->head_dim;
     ref_norm_row(s, kv, d, args->eps, &args->kv_norm, kv);
     ref_rope_vector(s, &args->rope, pos, false, kv, d);
-    ref_quantize_vector(DI_Q8, kv, d, ref_bytes(s, args->kv_codes) + t * d,
+    ref_quantize_vector(s, DI_Q8, kv, d, ref_bytes(s, args->kv_codes) + t * d,
                         ref_bytes(s, args->kv_scales) + t * (d / 32));
 }
 

@@ -96,8 +96,8 @@ void ref_norm_row(const di_stream *s, const double *x, int64_t n, double eps,
     for (int64_t i = 0; i < n; i++) out[i] = ref_a(s, x[i] / root * ref_value(s, weight, i));
 }
 
-void ref_quantize_vector(di_quantizer kind, const double *x, int64_t width, uint8_t *codes,
-                         uint8_t *scales) {
+void ref_quantize_vector(const di_stream *s, di_quantizer kind, const double *x, int64_t width,
+                         uint8_t *codes, uint8_t *scales) {
     int block = kind == DI_Q4C ? DI_Q4C_BLOCK : DI_Q8_BLOCK;
     REF_REQUIRE(width % block == 0);
     for (int64_t b = 0; b < width / block; b++) {
@@ -111,6 +111,7 @@ void ref_quantize_vector(di_quantizer kind, const double *x, int64_t width, uint
             scales[b] = di_quantize_q4c(values, codes + b * block / 2);
         }
     }
+    if (s->rounded) s->rounded(s->rounded_user, kind, x, width, codes, scales);
 }
 
 void ref_dequantize_vector(di_quantizer kind, const uint8_t *codes, const uint8_t *scales,

@@ -85,10 +85,10 @@ static void store_entry(const di_stream *s, const di_compress_args *args, int64_
     if (args->wk.n > 0) {
         ref_norm_row(s, key, pages->di, args->eps, &args->k_norm, key);
         ref_rope_vector(s, &args->rope, at, false, key, pages->di);
-        ref_quantize_vector(DI_Q4I, key, pages->di, entry.key_codes, entry.key_scales);
+        ref_quantize_vector(s, DI_Q4I, key, pages->di, entry.key_codes, entry.key_scales);
     }
     ref_rope_vector(s, &args->rope, at, false, latent, pages->d);
-    ref_quantize_vector(DI_Q4C, latent, pages->d, entry.codes, entry.scales);
+    ref_quantize_vector(s, DI_Q4C, latent, pages->d, entry.codes, entry.scales);
 }
 
 void ref_compress(di_stream *s, const di_compress_args *args) {

@@ -105,7 +105,7 @@ static void quantize_queries(const di_stream *s, const di_index_select_args *arg
         ref_rope_vector(s, &args->rope, pos, false, head, dim);
         for (int64_t b = 0; b < dim; b += 32) {
             uint8_t codes[16], scale;
-            ref_quantize_vector(DI_Q4I, head + b, 32, codes, &scale);
+            ref_quantize_vector(s, DI_Q4I, head + b, 32, codes, &scale);
             ref_dequantize_vector(DI_Q4I, codes, &scale, 32, head + b);
         }
     }

@@ -8,7 +8,7 @@ const double *ref_product_input(di_stream *s, const double *x, int64_t n_rows, i
     double *out = ref_take(s, n_rows * width);
     for (int64_t b = 0; b < n_rows * width / 32; b++) {
         uint8_t codes[32], scale;
-        ref_quantize_vector(DI_Q8, x + b * 32, 32, codes, &scale);
+        ref_quantize_vector(s, DI_Q8, x + b * 32, 32, codes, &scale);
         ref_dequantize_vector(DI_Q8, codes, &scale, 32, out + b * 32);
     }
     return out;
@@ -83,7 +83,7 @@ void ref_quantize(di_stream *s, const di_quantize_args *args) {
     int64_t width = args->width, code_bytes = args->kind == DI_Q8 ? width : width / 2;
     int64_t scale_bytes = width / (args->kind == DI_Q4C ? 16 : 32);
     for (int64_t t = 0; t < args->n_rows; t++) {
-        ref_quantize_vector(args->kind, ref_doubles(s, args->x) + t * width, width,
+        ref_quantize_vector(s, args->kind, ref_doubles(s, args->x) + t * width, width,
                             ref_bytes(s, args->codes) + t * code_bytes,
                             ref_bytes(s, args->scales) + t * scale_bytes);
     }

@@ -16,12 +16,18 @@
 #include "kernels/backend.h"
 #include "kernels/formats.h"
 
+/* One vector that was rounded to codes and scales, which the callee may change. */
+typedef void (*ref_rounded_fn)(void *user, di_quantizer kind, const double *x, int64_t width,
+                               uint8_t *codes, uint8_t *scales);
+
 struct di_stream {
     di_numerics numerics;
     uint64_t delta;   /* added to every di_ptr; 0 where device addresses are host addresses */
     uint8_t *work;    /* owned by the backend */
     di_limits limits; /* what `work` is large enough for */
     uint64_t work_bytes, work_used;
+    ref_rounded_fn rounded; /* for tests that look at what is rounded; else NULL */
+    void *rounded_user;
 };
 
 /* Always on, in release builds too: a twin that was called wrongly proves nothing. */
@@ -99,8 +105,8 @@ void ref_rope_vector(const di_stream *s, const di_rope *rope, int32_t position, 
                      double *x, int64_t width);
 
 /* Quantises one vector of `width` values. */
-void ref_quantize_vector(di_quantizer kind, const double *x, int64_t width, uint8_t *codes,
-                         uint8_t *scales);
+void ref_quantize_vector(const di_stream *s, di_quantizer kind, const double *x, int64_t width,
+                         uint8_t *codes, uint8_t *scales);
 void ref_dequantize_vector(di_quantizer kind, const uint8_t *codes, const uint8_t *scales,
                            int64_t width, double *out);
 
