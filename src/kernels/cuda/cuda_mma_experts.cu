@@ -2,18 +2,20 @@
 #include "kernels/cuda/mma_picks.cuh"
 #include "kernels/cuda/mma_run.cuh"
 
-/* Picks an expert has on average above which tiles are wide, and as wide as they come. */
-static constexpr int64_t WIDE_PICKS = 10, WIDEST_PICKS = 40;
+/* Picks an expert has on average above which tiles take two octets of columns, are wide, and as wide
+ * as they come. */
+static constexpr int64_t TWO_PICKS = 5, WIDE_PICKS = 10, WIDEST_PICKS = 40;
 
 /* `height`: of the product, whose tiles have `columns` each. */
 template <typename Job>
 static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns, int32_t height) {
     int64_t wide = tiles * cuda_blocks(height, WIDE_HEIGHT / Job::SIDES);
-    int64_t narrow = tiles * cuda_blocks(height, 32);
+    constexpr int MT = 4 / Job::SIDES; /* 64 rows of weights a tile, of both sides */
+    int64_t narrow = tiles * cuda_blocks(height, 16 * MT);
     if (columns == 8)
-        mma_launch_narrow<Job, 2, 1>(s, "experts", job, narrow);
-    else if (columns == 32)
-        mma_launch_narrow<Job, 2, 4>(s, "experts", job, narrow);
+        mma_launch_narrow<Job, MT, 1>(s, "experts", job, narrow);
+    else if (columns == 16)
+        mma_launch_narrow<Job, MT, 2>(s, "experts", job, narrow);
     else if (columns == 64)
         mma_launch_wide<Job, 64>(s, "experts", job, wide);
     else
@@ -31,7 +33,7 @@ static uint8_t *take_h(di_stream *s, int64_t n_rows, int32_t inner) {
 void mma_run_experts(di_stream *s, const di_experts_args *args) {
     int64_t picks = static_cast<int64_t>(args->n_rows) * args->top_k;
     bool wide = picks > WIDE_PICKS * args->n_experts;
-    int32_t columns = args->n_rows <= 8 ? 8 : 32; /* a row picks an expert once */
+    int32_t columns = picks > TWO_PICKS * args->n_experts ? 16 : 8;
     if (wide) columns = picks > WIDEST_PICKS * args->n_experts ? 128 : 64;
     mma_order order = mma_order_of(DI_FP4_PAIR, wide);
     mma_input in = {args->u, args->width, args->n_rows, 1, args->width, true, order, NULL};

@@ -27,12 +27,41 @@ static __device__ __forceinline__ void copy_4(void *shared, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(from)
                  : "memory");
 }
+/* To a shared address, all of it there. */
+static __device__ __forceinline__ void copy_16(uint32_t shared, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+}
+static __device__ __forceinline__ void copy_4(uint32_t shared, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
+}
 static __device__ __forceinline__ void copies_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 /* Until at most N of this thread's groups are on their way. */
 template <int N> static __device__ __forceinline__ void copies_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* ---- Shared memory by its address: one register, where a pointer takes two ---- */
+
+static __device__ __forceinline__ uint4 load_shared_128(uint32_t shared) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(shared)
+                 : "memory");
+    return v;
+}
+static __device__ __forceinline__ uint32_t load_shared_8(uint32_t shared) {
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
+    return v;
+}
+static __device__ __forceinline__ void store_shared_8(uint32_t shared, uint32_t v) {
+    asm volatile("st.shared.u8 [%0], %1;" ::"r"(shared), "r"(v) : "memory");
+}
+static __device__ __forceinline__ void store_shared_32(uint32_t shared, uint32_t v) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(v) : "memory");
 }
 
 /* ---- Products by a warp ---- */

@@ -26,7 +26,7 @@ typedef struct mma_rows {
     bool aligned;                      /* every run is, if the first is */
 } mma_rows;
 
-static inline mma_rows mma_rows_of(di_dtype dtype, int32_t k) {
+static inline __host__ __device__ mma_rows mma_rows_of(di_dtype dtype, int32_t k) {
     if (dtype == DI_FP4_PAIR) return mma_rows{k, k / 2, k / 32, k % 32 == 0};
     if (dtype == DI_F8_E4M3) return mma_rows{k, k, (k + 31) / 32, k % 16 == 0};
     return mma_rows{k, static_cast<int64_t>(k) * 2, 0, k % 8 == 0};

@@ -2,176 +2,231 @@
  *
  * A block takes a tile of 16 MT weight rows (of each side) and up to 8 NT columns; each of its warps
  * takes one part of K (mma_weights.cuh), so that a block has as many warps as K has parts. A warp
- * streams its part of one tile after the other through a ring in shared memory: every lane copies
- * and reads back its own 16 bytes of a row, so that nobody waits for anybody else, and the next
- * tile's weights are on their way while the sums of this one are joined. Weights pass by the first
- * cache; activations stay in it.
+ * streams its part of one tile after the other through a ring in shared memory, 16 rows of a group
+ * at a time: every lane copies and reads back its own 16 bytes of a row, so that nobody waits for
+ * anybody else, and the next tile's weights are on their way while the sums of this one are joined.
+ * (Loads into registers will not do: the compiler waits for all of them at once.) What a tile needs
+ * besides is looked up two tiles ahead, by one warp, and kept for all.
+ *
+ * What is left is instructions: some 2.7 a weight and lane of FP4, of which two decode it.
  */
 #ifndef DI_KERNELS_CUDA_MMA_NARROW_CUH
 #define DI_KERNELS_CUDA_MMA_NARROW_CUH
 
 #include "kernels/cuda/mma_jobs.cuh"
 
-/* 16 bytes of which `valid` exist (zeros for the others; none may be there), by a copy that runs on
- * where the address allows it. */
-static __device__ __forceinline__ void copy_run(void *shared, const uint8_t *from, int32_t valid,
-                                                bool aligned) {
-    if (aligned) {
-        copy_16(shared, from, valid < 0 ? 0u : valid > 16 ? 16u : static_cast<uint32_t>(valid));
-        return;
-    }
-    uint8_t *to = static_cast<uint8_t *>(shared);
-#pragma unroll 1 /* rare: registers count for more than time */
-    for (int i = 0; i < 16; i++) to[i] = i < valid ? from[i] : 0;
+/* p + rows * stride, in one instruction. */
+static __device__ __forceinline__ const uint8_t *rows_on(const uint8_t *p, int32_t rows,
+                                                         int32_t stride) {
+    const uint8_t *y;
+    asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(y) : "r"(rows), "r"(stride), "l"(p));
+    return y;
 }
-/* The aligned word around a byte. */
-static __device__ __forceinline__ void copy_word(void *shared, const uint8_t *byte) {
-    copy_4(shared,
-           reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(byte) & ~UINT64_C(3)));
+
+/* What a lane copies of rows row and row + 8, at most `last`, of a matrix of which not everything is
+ * there or aligned: zeros for what is not, scales in all bytes of their words. Not inlined, and given
+ * nothing by reference, so that it costs the others no registers. Small models have such rows. */
+template <di_dtype W>
+static __device__ __noinline__ void copy_odd_rows(const uint8_t *data, const uint8_t *scales,
+                                                  int32_t row, int32_t last, int32_t k,
+                                                  int32_t group, uint32_t run, uint32_t word) {
+    constexpr int GROUP = mma_format<W>::GROUP;
+    mma_rows rows = mma_rows_of(W, k);
+    int32_t t = lane_id() % 4, from = group * MMA_GROUP_BYTES + t * MMA_RUN_BYTES;
+    int32_t block = (group * GROUP + t * (GROUP / 4)) / 32, last_block = (k + 31) / 32 - 1;
+    for (int i = 0; i < 2; i++, row += 8) {
+        int32_t at = row < last ? row : last;
+        const uint8_t *bytes = data + at * rows.data_stride;
+        for (int b = from; b < from + MMA_RUN_BYTES; b++)
+            store_shared_8(run + i * WARP * 16 + b - from, b < rows.data_stride ? bytes[b] : 0);
+        if (mma_format<W>::SCALES)
+            store_shared_32(word + i * WARP * 4,
+                            *mma_scale_at<W>(rows, scales, at,
+                                             block < last_block ? block : last_block) *
+                                0x01010101u);
+    }
 }
 
 template <typename Job, int MT, int NT> struct mma_narrow {
     static constexpr di_dtype W = Job::FORMAT;
-    static constexpr int TILES = Job::SIDES * MT, ROWS = 2 * TILES; /* ROWS: of a lane in a tile */
-    static constexpr int GROUP = mma_format<W>::GROUP, UNITS = GROUP / 32;
-    static constexpr int DEPTH = TILES > 1 ? 4 : 5; /* groups in the ring */
-    static constexpr int SUMS = TILES * NT * 4;     /* of a lane */
+    static constexpr bool SCALES = mma_format<W>::SCALES != 0;
+    static constexpr int TILES = Job::SIDES * MT; /* of 16 rows */
+    static constexpr int GROUP = mma_format<W>::GROUP, UNITS = GROUP / 32, RUN = GROUP / 4;
+    static constexpr int SUMS = TILES * NT * 4; /* of a lane */
     static constexpr int HEIGHT = 16 * MT, WIDTH = 8 * NT;
 
-    /* Shared memory: the ring of every warp, then the sums of all. */
-    static constexpr size_t RUNS = DEPTH * ROWS * WARP * 16;
-    static constexpr size_t SCALES = mma_format<W>::SCALES ? DEPTH * ROWS * WARP * 4 : 0;
+    /* What all warps need of a tile. Two tiles may be in use at once, and two are known ahead. */
+    static constexpr int KNOWN = 4;
+    struct known {
+        mma_tile tile;
+        int32_t row[WIDTH]; /* the prepared row of each column; of the first where there is none */
+    };
+    /* The ring holds eight steps: rows g and g + 8 of every lane, and behind all of them the words
+     * around their scales. */
+    static constexpr uint32_t STEP = 2 * WARP * 16, RING = 8 * STEP, SCALE = 2 * WARP * 4;
+    static constexpr int AHEAD = 7;
+
+    /* Shared memory: what is known, the rings of the warps, the sums of all. */
+    static constexpr size_t KNOWN_BYTES = (KNOWN * sizeof(known) + 127) / 128 * 128;
+    static constexpr uint32_t WARP_BYTES = RING + (SCALES ? 8 * SCALE : 0);
     static constexpr size_t bytes(int parts) {
-        return static_cast<size_t>(parts) * (RUNS + SCALES + SUMS * WARP * sizeof(float));
+        return KNOWN_BYTES +
+               static_cast<size_t>(parts) * (WARP_BYTES + SUMS * WARP * sizeof(float));
     }
 
-    /* Where a warp's copies stand: a group of its part of a tile. */
+    /* Where a lane's copies stand: a group of its warp's part of a tile. */
     struct cursor {
-        int32_t item, group;
-        mma_tile tile;
+        int32_t number, group;    /* of the block's tiles; of the part */
+        const uint8_t *data[2];   /* of each side: the lane's run of row g */
+        const uint8_t *scales[2]; /* the word with its scale: FP4's of row g, FP8's of row 0 */
+        int32_t row;              /* row g of the tile as it lies in its matrix */
+        bool whole, same; /* all is there and aligned; rows g and g + 8 share FP8's scales */
     };
 
     const Job &job;
-    uint8_t *runs, *scales; /* of this warp and lane */
-    int32_t n_items, begin, groups, g, t;
+    known *tiles;
+    uint32_t runs,
+        words;       /* this lane's in the first step of its warp's ring, as shared addresses */
+    float *joint;    /* [part][SUMS][lane] */
+    int32_t n_tiles; /* of this block */
+    int32_t begin, groups; /* this warp's part of K */
+    int32_t g, t, data_stride, scale_stride;
 
     __device__ mma_narrow(const Job &j, uint8_t *shared) : job(j) {
-        int32_t length = mma_part_length(j.rows.k), warps = static_cast<int32_t>(blockDim.x) / WARP;
-        runs = shared + warp_id() * RUNS + lane_id() * 16;
-        scales = shared + warps * RUNS + warp_id() * SCALES + lane_id() * 4;
-        n_items = j.count(HEIGHT, WIDTH);
+        int32_t length = mma_part_length(j.rows.k), items = j.count(HEIGHT, WIDTH);
+        int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
+        tiles = reinterpret_cast<known *>(shared);
+        joint = reinterpret_cast<float *>(shared + KNOWN_BYTES + blockDim.x / WARP * WARP_BYTES);
+        runs = shared_address(shared + KNOWN_BYTES + warp_id() * WARP_BYTES);
+        words = runs + RING + lane_id() * 4, runs += lane_id() * 16;
+        n_tiles = items > block ? (items - block + blocks - 1) / blocks : 0;
         begin = warp_id() * length;
         int32_t left = j.rows.k - begin < length ? j.rows.k - begin : length;
         groups = (left + GROUP - 1) / GROUP;
         g = lane_id() / 4, t = lane_id() % 4;
+        data_stride = static_cast<int32_t>(j.rows.data_stride);
+        scale_stride = static_cast<int32_t>(j.rows.scale_stride);
     }
 
-    __device__ int32_t weight_row(const mma_tile &at, int r) const { /* r of ROWS */
-        int32_t row = at.row + r / 2 % MT * 16 + r % 2 * 8 + g;
-        return row < at.end ? row : at.end - 1;
-    }
-    /* The block of 32 that this lane's run of a group has its scale from. */
-    __device__ int32_t block_of(int32_t group) const {
-        int32_t last = (job.rows.k + 31) / 32 - 1;
-        int32_t block = (begin + group * GROUP + t * (GROUP / 4)) / 32;
-        return block < last ? block : last;
+    /* A warp: finds out where tile `number` of this block lies. */
+    __device__ void look_ahead(int32_t number) const {
+        if (number >= n_tiles) return;
+        known &k = tiles[number % KNOWN];
+        int32_t item = static_cast<int32_t>(blockIdx.x + number * gridDim.x);
+        mma_tile at = job.tile(item, HEIGHT, WIDTH);
+        if (lane_id() == 0) k.tile = at;
+        for (int32_t c = lane_id(); c < WIDTH; c += WARP)
+            k.row[c] = static_cast<int32_t>(job.x_row(at, c < at.columns ? c : 0));
     }
 
-    __device__ void copy_group(const mma_tile &at, int32_t group, int slot) const {
-        int64_t from =
-            static_cast<int64_t>(begin / GROUP + group) * MMA_GROUP_BYTES + t * MMA_RUN_BYTES;
-        int32_t valid = static_cast<int32_t>(job.rows.data_stride - from), block = block_of(group);
-        if (valid <= 0) from = 0;
+    /* ---- Copies ---- */
+
+    __device__ void begin_tile(cursor &c) const {
+        c.group = 0;
+        if (c.number >= n_tiles) return;
+        const mma_tile &at = tiles[c.number % KNOWN].tile;
+        c.row = at.row + g;
+        c.whole = job.rows.aligned && job.rows.k % MMA_K == 0 && at.row + HEIGHT <= at.end;
+        c.same = at.row % 16 == 0;
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const uint8_t *base = at.data[r / 2 / MT];
-            int32_t row = weight_row(at, r);
-            bool aligned = job.rows.aligned && reinterpret_cast<uintptr_t>(base) % 16 == 0;
-            copy_run(runs + (slot * ROWS + r) * WARP * 16, base + row * job.rows.data_stride + from,
-                     valid, aligned);
-            if (mma_format<W>::SCALES)
-                copy_word(scales + (slot * ROWS + r) * WARP * 4,
-                          mma_scale_at<W>(job.rows, at.scale[r / 2 / MT], row, block));
+        for (int side = 0; side < Job::SIDES; side++) {
+            c.data[side] = at.data[side] + c.row * job.rows.data_stride +
+                           begin / GROUP * MMA_GROUP_BYTES + t * MMA_RUN_BYTES;
+            c.scales[side] = at.scale[side] + begin / 32;
+            c.whole = c.whole && reinterpret_cast<uintptr_t>(at.data[side]) % 16 == 0 &&
+                      reinterpret_cast<uintptr_t>(at.scale[side]) % 4 == 0;
+            if (W == DI_FP4_PAIR) c.scales[side] += c.row * job.rows.scale_stride;
         }
     }
+    __device__ void advance(cursor &c) const {
+        c.group++;
+#pragma unroll
+        for (int side = 0; side < Job::SIDES; side++) {
+            c.data[side] += MMA_GROUP_BYTES;
+            if (GROUP == 128 || c.group % 2 == 0) c.scales[side] += 4; /* of 128 values */
+        }
+        if (c.group < groups) return;
+        c.number++;
+        begin_tile(c);
+    }
 
-    /* Begins to copy the next group into a slot of the ring; behind the last one it does nothing. */
-    __device__ void issue(cursor &c, int slot) const {
-        if (c.item < n_items) {
-            copy_group(c.tile, c.group, slot);
-            if (++c.group == groups) {
-                c.group = 0, c.item += static_cast<int32_t>(gridDim.x);
-                if (c.item < n_items) c.tile = job.tile(c.item, HEIGHT, WIDTH);
+    /* Begins to copy rows g and g + 8 of tile m into the step of the ring at `step`. */
+    __device__ void copy_rows(const cursor &c, int m, uint32_t step) const {
+        int side = m / MT, first = m % MT * 16;
+        if (c.number < n_tiles && c.whole) {
+            uint32_t word = words + step / 4;
+            const uint8_t *run = rows_on(c.data[side], first / 8, 8 * data_stride);
+            copy_16(runs + step, run);
+            copy_16(runs + step + WARP * 16, run + 8 * data_stride);
+            if (W == DI_FP4_PAIR) {
+                const uint8_t *scale = rows_on(c.scales[side], first / 8, 8 * scale_stride);
+                copy_4(word, scale);
+                copy_4(word + WARP * 4, scale + 8 * scale_stride);
+            } else if (SCALES) {
+                copy_4(word, rows_on(c.scales[side], (c.row + first) >> 5, scale_stride));
+                if (!c.same)
+                    copy_4(word + WARP * 4,
+                           rows_on(c.scales[side], (c.row + first + 8) >> 5, scale_stride));
             }
+        } else if (c.number < n_tiles) {
+            const mma_tile &at = tiles[c.number % KNOWN].tile;
+            copy_odd_rows<W>(at.data[side], at.scale[side], c.row + first, at.end - 1, job.rows.k,
+                             begin / GROUP + c.group, runs + step, words + step / 4);
         }
         copies_commit();
     }
 
+    /* ---- Products ---- */
+
+    /* This lane's column of octet j of tile `number`, at the beginning of the part. */
+    __device__ const uint8_t *column_of(int32_t number, int j) const {
+        return job.x +
+               mma_narrow_at(tiles[number % KNOWN].row[8 * j + g], mma_padded(job.rows.k), t) +
+               begin / 32 * 512;
+    }
+    static __device__ __forceinline__ uint4 load_unit(const uint8_t *x, int u) {
+        return __ldg(reinterpret_cast<const uint4 *>(x + u * 512));
+    }
+
+    /* sums += the 16 rows in a step of the ring times the columns' group at x; b has it where there
+     * is one octet. */
     template <bool FAR>
-    __device__ void multiply(const uint4 (&raw)[ROWS], const uint32_t (&scale)[ROWS],
-                             const uint8_t *const (&x)[NT], int32_t tiles, int32_t unit,
-                             float (&sums)[TILES][NT][4]) const {
-        uint32_t by[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) by[r] = mma_multiplier<W>(scale[r], FAR);
+    __device__ void multiply(uint32_t step, uint32_t scale, uint32_t scale8,
+                             const uint8_t *const (&x)[NT], const uint4 (&b)[UNITS], int32_t octets,
+                             float (&sums)[NT][4]) const {
+        uint4 low = load_shared_128(runs + step), high = load_shared_128(runs + step + WARP * 16);
+        uint32_t by = mma_multiplier<W>(scale, FAR), by8 = mma_multiplier<W>(scale8, FAR);
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
-            uint4 b[NT];
+            uint32_t a[8];
+            mma_decode<W, FAR>(low, high, u, by, by8, a);
 #pragma unroll
             for (int j = 0; j < NT; j++) {
-                b[j] = make_uint4(0, 0, 0, 0);
-                if (x[j] != NULL)
-                    b[j] = __ldg(reinterpret_cast<const uint4 *>(x[j] + (unit + u) * 512));
-            }
-#pragma unroll
-            for (int m = 0; m < TILES; m++) {
-                uint32_t a[8];
-                mma_decode<W, FAR>(raw[2 * m], raw[2 * m + 1], u, by[2 * m], by[2 * m + 1], a);
-#pragma unroll
-                for (int j = 0; j < NT; j++) {
-                    if (j >= tiles) break;
-                    mma_bf16(sums[m][j], a, b[j].x, b[j].y);
-                    mma_bf16(sums[m][j], a + 4, b[j].z, b[j].w);
-                }
+                if (NT > 1 && j >= octets) break;
+                uint4 column = NT == 1 ? b[u] : load_unit(x[j], u);
+                mma_bf16(sums[j], a, column.x, column.y);
+                mma_bf16(sums[j], a + 4, column.z, column.w);
             }
         }
     }
 
-    /* Adds the products of the group in a slot. */
-    __device__ void consume(const mma_tile &at, int32_t group, int slot, int32_t tiles,
-                            const uint8_t *const (&x)[NT], float (&sums)[TILES][NT][4]) const {
-        uint4 raw[ROWS];
-        uint32_t scale[ROWS] = {};
-        bool far = false;
-        int32_t block = block_of(group);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            raw[r] = *reinterpret_cast<const uint4 *>(runs + (slot * ROWS + r) * WARP * 16);
-            if (mma_format<W>::SCALES) { /* the byte of the word that was copied */
-                const uint8_t *byte =
-                    mma_scale_at<W>(job.rows, at.scale[r / 2 / MT], weight_row(at, r), block);
-                scale[r] = scales[(slot * ROWS + r) * WARP * 4 +
-                                  (static_cast<uint32_t>(reinterpret_cast<uintptr_t>(byte)) & 3)];
-                far = far || mma_far<W>(scale[r]);
+    /* The 16 rows of `group` in a step; `same`: their FP8 scales are those of the first. */
+    __device__ void consume(bool same, int32_t group, uint32_t step, const uint8_t *const (&x)[NT],
+                            const uint4 (&b)[UNITS], int32_t octets, float (&sums)[NT][4]) const {
+        uint32_t scale = 0, scale8 = 0;
+        if (SCALES) {
+            uint32_t at = words + step / 4 + (GROUP == 128 ? t : group % 2 * 2 + t / 2);
+            scale = load_shared_8(at);
+            scale8 = W == DI_F8_E4M3 && same ? scale : load_shared_8(at + WARP * 4);
+            if (__any_sync(ALL_LANES, mma_far<W>(scale) || mma_far<W>(scale8))) {
+                multiply<true>(step, scale, scale8, x, b, octets, sums);
+                return;
             }
         }
-        int32_t unit = (begin + group * GROUP) / 32;
-        if (mma_format<W>::SCALES && __any_sync(ALL_LANES, far))
-            multiply<true>(raw, scale, x, tiles, unit, sums);
-        else
-            multiply<false>(raw, scale, x, tiles, unit, sums);
+        multiply<false>(step, scale, scale8, x, b, octets, sums);
     }
 
-    /* What this lane reads of its columns, from unit 0 of K on; NULL where there is no column. */
-    __device__ void find_columns(const mma_tile &at, const uint8_t *(&x)[NT]) const {
-#pragma unroll
-        for (int j = 0; j < NT; j++) {
-            int32_t column = 8 * j + g;
-            x[j] = NULL;
-            if (column < at.columns)
-                x[j] = job.x + mma_narrow_at(job.x_row(at, column), mma_padded(job.rows.k), t);
-        }
-    }
+    /* ---- Sums ---- */
 
     /* The sum of all parts, in their order, of value f of a lane. */
     static __device__ float joined(const float *sums, int32_t parts, int f, int lane) {
@@ -202,45 +257,88 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         }
     }
 
-    __device__ void run(float *shared_sums) {
-        cursor next = {static_cast<int32_t>(blockIdx.x), 0, {}};
-        if (next.item < n_items) next.tile = job.tile(next.item, HEIGHT, WIDTH);
-        for (int i = 0; i < DEPTH - 1; i++) issue(next, i);
-        if (Job::STATIC) await_kernels_before();
-        int slot = 0;
-        for (int32_t item = static_cast<int32_t>(blockIdx.x); item < n_items;
-             item += static_cast<int32_t>(gridDim.x)) {
-            mma_tile at = job.tile(item, HEIGHT, WIDTH);
-            const uint8_t *x[NT];
-            float sums[TILES][NT][4] = {};
-            find_columns(at, x);
-            int32_t tiles = (at.columns + 7) / 8;
-            for (int32_t group = 0; group < groups; group++) {
-                copies_wait<DEPTH - 2>();
-                issue(next, slot == 0 ? DEPTH - 1 : slot - 1); /* the one that was read last */
-                consume(at, group, slot, tiles, x, sums);
-                slot = slot + 1 == DEPTH ? 0 : slot + 1;
-            }
-            __syncthreads(); /* the sums before may still be read */
+    /* What runs on from tile to tile. */
+    struct stream {
+        cursor next;    /* to be copied, AHEAD steps before what is multiplied */
+        uint32_t step;  /* of the group to be multiplied, in the ring */
+        uint4 b[UNITS]; /* of its columns, where there is one octet */
+    };
+
+    /* The columns of the next group, of this tile or the next. */
+    __device__ void load_ahead(stream &s, int32_t number, int32_t group, const uint8_t *x) const {
+        if (group + 1 < groups)
+            x += UNITS * 512;
+        else if (number + 1 < n_tiles)
+            x = column_of(number + 1, 0);
 #pragma unroll
-            for (int f = 0; f < SUMS; f++)
-                shared_sums[(warp_id() * SUMS + f) * WARP + lane_id()] =
-                    sums[f / (4 * NT)][f / 4 % NT][f % 4];
-            __syncthreads();
-            finish(at, shared_sums);
+        for (int u = 0; u < UNITS; u++) s.b[u] = load_unit(x, u);
+    }
+
+    /* One group of all rows. */
+    __device__ void run_group(stream &s, int32_t number, int32_t group, bool same, int32_t octets,
+                              const uint8_t *const (&x)[NT], float (&sums)[TILES][NT][4]) const {
+        uint4 b[UNITS];
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) b[u] = s.b[u];
+#pragma unroll
+        for (int m = 0; m < TILES; m++) {
+            if ((m + AHEAD) % TILES == 0) advance(s.next);
+            uint32_t read_last = m > 0 ? s.step + (m - 1) * STEP : (s.step + RING - STEP) % RING;
+            copies_wait<AHEAD - 1>();
+            copy_rows(s.next, (m + AHEAD) % TILES, read_last);
+            consume(same, group, s.step + m * STEP, x, b, octets, sums[m]);
+            if (NT == 1 && m == 0) load_ahead(s, number, group, x[0]);
         }
+        s.step = (s.step + TILES * STEP) % RING;
+    }
+
+    /* All of tile `number`. */
+    __device__ void run_tile(int32_t number, stream &s) const {
+        const known &at = tiles[number % KNOWN];
+        int32_t octets = (at.tile.columns + 7) / 8;
+        bool same = at.tile.row % 16 == 0;
+        const uint8_t *x[NT];
+        float sums[TILES][NT][4] = {};
+#pragma unroll
+        for (int j = 0; j < NT; j++) x[j] = column_of(number, j);
+        if (warp_id() == static_cast<int>(blockDim.x) / WARP - 1) look_ahead(number + 2);
+        for (int32_t group = 0; group < groups; group++) {
+            run_group(s, number, group, same, octets, x, sums);
+#pragma unroll
+            for (int j = 0; j < NT; j++) x[j] += UNITS * 512;
+        }
+        float *mine = joint + warp_id() * SUMS * WARP + lane_id();
+        __syncthreads(); /* the sums before are read */
+#pragma unroll
+        for (int f = 0; f < SUMS; f++) mine[f * WARP] = sums[f / (4 * NT)][f / 4 % NT][f % 4];
+        __syncthreads(); /* also: the tile after the next one is known */
+        finish(at.tile, joint);
+    }
+
+    __device__ void run() const {
+        if (warp_id() == 0) look_ahead(0), look_ahead(1);
+        __syncthreads();
+        stream s = {};
+        begin_tile(s.next);
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (i > 0 && i % TILES == 0) advance(s.next);
+            copy_rows(s.next, i % TILES, i * STEP);
+        }
+        if (Job::STATIC) await_kernels_before();
+        if (NT == 1 && n_tiles > 0)
+#pragma unroll
+            for (int u = 0; u < UNITS; u++) s.b[u] = load_unit(column_of(0, 0), u);
+        for (int32_t number = 0; number < n_tiles; number++) run_tile(number, s);
     }
 };
 
 template <typename Job, int MT, int NT>
-static __global__ void __launch_bounds__(MMA_PARTS *WARP) mma_narrow_kernel(Job job) {
-    using narrow = mma_narrow<Job, MT, NT>;
+static __global__ void __launch_bounds__(MMA_PARTS *WARP, 2) mma_narrow_kernel(Job job) {
     extern __shared__ __align__(128) uint8_t mma_shared[];
-    int warps = static_cast<int>(blockDim.x) / WARP;
     if (!Job::STATIC) await_kernels_before();
     let_kernels_begin();
-    narrow n(job, mma_shared);
-    n.run(reinterpret_cast<float *>(mma_shared + warps * (narrow::RUNS + narrow::SCALES)));
+    mma_narrow<Job, MT, NT>(job, mma_shared).run();
 }
 
 #endif

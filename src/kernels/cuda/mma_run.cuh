@@ -7,6 +7,7 @@
 #define DI_KERNELS_CUDA_MMA_RUN_CUH
 
 #include "kernels/cuda/mma_launch.cuh"
+#include "kernels/cuda/mma_narrow.cuh"
 #include "kernels/cuda/mma_wide.cuh"
 
 /* `cluster`: blocks along y that make one. */

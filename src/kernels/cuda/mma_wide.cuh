@@ -18,7 +18,25 @@
 #define DI_KERNELS_CUDA_MMA_WIDE_CUH
 
 #include "kernels/cuda/mma_group.cuh"
-#include "kernels/cuda/mma_narrow.cuh"
+#include "kernels/cuda/mma_jobs.cuh"
+
+/* 16 bytes of which `valid` exist (zeros for the others; none may be there), by a copy that runs on
+ * where the address allows it. */
+static __device__ __forceinline__ void copy_run(void *shared, const uint8_t *from, int32_t valid,
+                                                bool aligned) {
+    if (aligned) {
+        copy_16(shared, from, valid < 0 ? 0u : valid > 16 ? 16u : static_cast<uint32_t>(valid));
+        return;
+    }
+    uint8_t *to = static_cast<uint8_t *>(shared);
+#pragma unroll 1 /* rare: registers count for more than time */
+    for (int i = 0; i < 16; i++) to[i] = i < valid ? from[i] : 0;
+}
+/* The aligned word around a byte. */
+static __device__ __forceinline__ void copy_word(void *shared, const uint8_t *byte) {
+    copy_4(shared,
+           reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(byte) & ~UINT64_C(3)));
+}
 
 static constexpr int WIDE_THREADS = 256, WIDE_HEIGHT = 128;
 static constexpr int WIDE_SHARED = 220 * 1024; /* of the 227 KiB that a block may have */
