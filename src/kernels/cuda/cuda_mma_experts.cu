@@ -6,6 +6,16 @@
  * as they come. */
 static constexpr int64_t TWO_PICKS = 5, WIDE_PICKS = 10, WIDEST_PICKS = 40;
 
+/* Tiles of the shared expert that do not fill the device are split. */
+template <typename Job, int N> static void run_wide(di_stream *s, const Job &job, int64_t tiles) {
+    if constexpr (Job::SIDES == 2)
+        if (job.experts == NULL && 4 * tiles < 3 * s->n_processors && mma_parts(job.rows.k) > 1) {
+            mma_launch_split<Job, N>(s, "experts", job, tiles);
+            return;
+        }
+    mma_launch_wide<Job, N>(s, "experts", job, tiles);
+}
+
 /* `height`: of the product, whose tiles have `columns` each. */
 template <typename Job>
 static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns, int32_t height) {
@@ -17,9 +27,9 @@ static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns
     else if (columns == 16)
         mma_launch_narrow<Job, MT, 2>(s, "experts", job, narrow);
     else if (columns == 64)
-        mma_launch_wide<Job, 64>(s, "experts", job, wide);
+        run_wide<Job, 64>(s, job, wide);
     else
-        mma_launch_wide<Job, 128>(s, "experts", job, wide);
+        run_wide<Job, 128>(s, job, wide);
 }
 
 /* Room for h, which the first kernel writes as the second reads it, padding apart. */
