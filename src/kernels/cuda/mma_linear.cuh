@@ -8,15 +8,25 @@ void mma_run_fp4(di_stream *s, const cuda_product *p, const mma_ready *x);
 void mma_run_fp8(di_stream *s, const cuda_product *p, const mma_ready *x);
 void mma_run_bf16(di_stream *s, const cuda_product *p, const mma_ready *x);
 
+/* How well `items` tiles of equal size fill the processors; two blocks hide each other's latency. */
+static inline double mma_balance(int64_t items, int64_t processors) {
+    int64_t rounds = (items + processors - 1) / processors;
+    double filled = static_cast<double>(items) / static_cast<double>(rounds * processors);
+    return rounds > 1 ? filled : 0.6 * filled;
+}
+
+/* Tiles of 64, 32 or 16 rows: higher ones have less to do around their products. */
 template <di_dtype W> static void mma_linear_narrow(di_stream *s, const mma_linear<W> &job) {
-    using low = mma_narrow<mma_linear<W>, 1, 1>;
-    using high = mma_narrow<mma_linear<W>, 2, 1>;
-    int64_t items = job.count(high::HEIGHT, high::WIDTH);
-    if (items >= 2 * s->n_processors)
-        mma_launch_narrow<mma_linear<W>, 2, 1>(s, "product", job, items);
+    int64_t high = job.count(64, 8), middle = job.count(32, 8), low = job.count(16, 8);
+    double of_high = mma_balance(high, s->n_processors);
+    double of_middle = 0.95 * mma_balance(middle, s->n_processors);
+    double of_low = 0.85 * mma_balance(low, s->n_processors);
+    if (of_high >= of_middle && of_high >= of_low)
+        mma_launch_narrow<mma_linear<W>, 4, 1>(s, "product", job, high);
+    else if (of_middle >= of_low)
+        mma_launch_narrow<mma_linear<W>, 2, 1>(s, "product", job, middle);
     else
-        mma_launch_narrow<mma_linear<W>, 1, 1>(s, "product", job,
-                                               job.count(low::HEIGHT, low::WIDTH));
+        mma_launch_narrow<mma_linear<W>, 1, 1>(s, "product", job, low);
 }
 
 /* Tiles that do not fill the device are split. */

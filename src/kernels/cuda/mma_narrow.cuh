@@ -61,14 +61,17 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         mma_tile tile;
         int32_t row[WIDTH]; /* the prepared row of each column; of the first where there is none */
     };
-    /* The ring holds eight steps: rows g and g + 8 of every lane, and behind all of them the words
-     * around their scales. */
-    static constexpr uint32_t STEP = 2 * WARP * 16, RING = 8 * STEP, SCALE = 2 * WARP * 4;
-    static constexpr int AHEAD = 7;
+    /* A step of the ring is a tile of 16 rows or two: rows g and g + 8 of every lane, and behind all
+     * steps the words around their scales. */
+    static constexpr int PAIR = TILES > 1 ? 2 : 1, STEPS = TILES / PAIR; /* of a group */
+    static constexpr uint32_t ROWS = 2 * WARP * 16, STEP = PAIR * ROWS, RING = 8 * ROWS;
+    static constexpr int AHEAD = 8 / PAIR - 1;
 
-    /* Shared memory: what is known, the rings of the warps, the sums of all. */
-    static constexpr size_t KNOWN_BYTES = (KNOWN * sizeof(known) + 127) / 128 * 128;
-    static constexpr uint32_t WARP_BYTES = RING + (SCALES ? 8 * SCALE : 0);
+    /* Shared memory: what is known, a line that is never read, the rings of the warps, the sums of
+     * all. */
+    static constexpr size_t NOWHERE = (KNOWN * sizeof(known) + 127) / 128 * 128;
+    static constexpr size_t KNOWN_BYTES = NOWHERE + 128;
+    static constexpr uint32_t WARP_BYTES = RING + (SCALES ? RING / 4 : 0);
     static constexpr size_t bytes(int parts) {
         return KNOWN_BYTES +
                static_cast<size_t>(parts) * (WARP_BYTES + SUMS * WARP * sizeof(float));
@@ -85,6 +88,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
 
     const Job &job;
     known *tiles;
+    uint32_t known_at; /* the same */
     uint32_t runs,
         words;       /* this lane's in the first step of its warp's ring, as shared addresses */
     float *joint;    /* [part][SUMS][lane] */
@@ -95,7 +99,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     __device__ mma_narrow(const Job &j, uint8_t *shared) : job(j) {
         int32_t length = mma_part_length(j.rows.k), items = j.count(HEIGHT, WIDTH);
         int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
-        tiles = reinterpret_cast<known *>(shared);
+        tiles = reinterpret_cast<known *>(shared), known_at = shared_address(shared);
         joint = reinterpret_cast<float *>(shared + KNOWN_BYTES + blockDim.x / WARP * WARP_BYTES);
         runs = shared_address(shared + KNOWN_BYTES + warp_id() * WARP_BYTES);
         words = runs + RING + lane_id() * 4, runs += lane_id() * 16;
@@ -150,7 +154,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         begin_tile(c);
     }
 
-    /* Begins to copy rows g and g + 8 of tile m into the step of the ring at `step`. */
+    /* Begins to copy rows g and g + 8 of tile m to `step` in the ring. */
     __device__ void copy_rows(const cursor &c, int m, uint32_t step) const {
         int side = m / MT, first = m % MT * 16;
         if (c.number < n_tiles && c.whole) {
@@ -173,6 +177,11 @@ template <typename Job, int MT, int NT> struct mma_narrow {
             copy_odd_rows<W>(at.data[side], at.scale[side], c.row + first, at.end - 1, job.rows.k,
                              begin / GROUP + c.group, runs + step, words + step / 4);
         }
+    }
+    /* Step p of a group. */
+    __device__ void copy_step(const cursor &c, int p, uint32_t step) const {
+#pragma unroll
+        for (int i = 0; i < PAIR; i++) copy_rows(c, p * PAIR + i, step + i * ROWS);
         copies_commit();
     }
 
@@ -260,7 +269,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     /* What runs on from tile to tile. */
     struct stream {
         cursor next;    /* to be copied, AHEAD steps before what is multiplied */
-        uint32_t step;  /* of the group to be multiplied, in the ring */
+        uint32_t step;  /* in the ring: the first of the group to be multiplied */
         uint4 b[UNITS]; /* of its columns, where there is one octet */
     };
 
@@ -281,15 +290,18 @@ template <typename Job, int MT, int NT> struct mma_narrow {
 #pragma unroll
         for (int u = 0; u < UNITS; u++) b[u] = s.b[u];
 #pragma unroll
-        for (int m = 0; m < TILES; m++) {
-            if ((m + AHEAD) % TILES == 0) advance(s.next);
-            uint32_t read_last = m > 0 ? s.step + (m - 1) * STEP : (s.step + RING - STEP) % RING;
+        for (int p = 0; p < STEPS; p++) {
+            if ((p + AHEAD) % STEPS == 0) advance(s.next);
+            uint32_t read_last = p > 0 ? s.step + (p - 1) * STEP : (s.step + RING - STEP) % RING;
             copies_wait<AHEAD - 1>();
-            copy_rows(s.next, (m + AHEAD) % TILES, read_last);
-            consume(same, group, s.step + m * STEP, x, b, octets, sums[m]);
-            if (NT == 1 && m == 0) load_ahead(s, number, group, x[0]);
+            copy_step(s.next, (p + AHEAD) % STEPS, read_last);
+#pragma unroll
+            for (int i = 0; i < PAIR; i++)
+                consume(same, group, s.step + p * STEP + i * ROWS, x, b, octets,
+                        sums[p * PAIR + i]);
+            if (NT == 1 && p == 0) load_ahead(s, number, group, x[0]);
         }
-        s.step = (s.step + TILES * STEP) % RING;
+        s.step = (s.step + STEPS * STEP) % RING;
     }
 
     /* All of tile `number`. */
@@ -315,6 +327,14 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         finish(at.tile, joint);
     }
 
+    /* Brings the first tile's columns to the first cache; later ones' are likely there. */
+    __device__ void warm_columns() const {
+        const uint8_t *x = column_of(0, 0);
+        uint32_t nowhere = known_at + NOWHERE + lane_id() * 4;
+#pragma unroll 4
+        for (int32_t u = 0; u < groups * UNITS; u++) copy_4(nowhere, x + u * 512);
+    }
+
     __device__ void run() const {
         if (warp_id() == 0) look_ahead(0), look_ahead(1);
         __syncthreads();
@@ -322,10 +342,11 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         begin_tile(s.next);
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            if (i > 0 && i % TILES == 0) advance(s.next);
-            copy_rows(s.next, i % TILES, i * STEP);
+            if (i > 0 && i % STEPS == 0) advance(s.next);
+            copy_step(s.next, i % STEPS, i * STEP);
         }
         if (Job::STATIC) await_kernels_before();
+        if (n_tiles > 0) warm_columns();
         if (NT == 1 && n_tiles > 0)
 #pragma unroll
             for (int u = 0; u < UNITS; u++) s.b[u] = load_unit(column_of(0, 0), u);
