@@ -4,7 +4,7 @@
 static constexpr int PREPARE_THREADS = 256;
 
 static __global__ void prepare_kernel(mma_input in) {
-    let_kernels_begin(); /* the product may begin to read its weights */
+    begin_early(); /* the product may ask for its weights */
     mma_prepare_cell(in, static_cast<int32_t>(blockIdx.x * PREPARE_THREADS + threadIdx.x));
 }
 
@@ -14,7 +14,7 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
     mma_input in = {x, stride, n_rows, groups, k, quantize, mma_order_of(dtype, wide), NULL};
     CUDA_REQUIRE((!quantize || k % 32 == 0) && mma_input_cells(in) < INT32_MAX - PREPARE_THREADS);
     in.out = cuda_take<uint8_t>(s, mma_input_bytes(n_rows, groups, k));
-    cuda_launch(s, "prepare", cuda_blocks(mma_input_cells(in), PREPARE_THREADS), PREPARE_THREADS, 0,
+    cuda_launch_early(s, "prepare", cuda_blocks(mma_input_cells(in), PREPARE_THREADS), PREPARE_THREADS, 0,
                 prepare_kernel, in);
     return mma_ready{in.out, n_rows, groups, k, dtype, wide};
 }

@@ -104,7 +104,7 @@ static __device__ void sort_picks(const di_experts_args &args, const sort_tables
 static __global__ void __launch_bounds__(SORT_THREADS)
     picks_kernel(di_experts_args args, pick_lists lists, mma_input in) {
     extern __shared__ int32_t tables[];
-    let_kernels_begin();
+    begin_early();
     if (blockIdx.x > 0) {
         mma_prepare_cell(in, static_cast<int32_t>((blockIdx.x - 1) * SORT_THREADS + threadIdx.x));
         return;
@@ -124,7 +124,7 @@ pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t wid
     CUDA_REQUIRE(in == NULL || mma_input_cells(*in) < INT32_MAX - SORT_THREADS);
     uint32_t blocks = in == NULL ? 0 : cuda_blocks(mma_input_cells(*in), SORT_THREADS);
     if (picks > 0)
-        cuda_launch(s, "experts", 1 + blocks, SORT_THREADS, table_bytes(args->n_experts),
+        cuda_launch_early(s, "experts", 1 + blocks, SORT_THREADS, table_bytes(args->n_experts),
                     picks_kernel, *args, lists, in == NULL ? mma_input{} : *in);
     return lists;
 }

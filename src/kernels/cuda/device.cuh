@@ -24,6 +24,25 @@ static constexpr uint32_t ALL_LANES = 0xFFFFFFFFu;
 static __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x % WARP); }
 static __device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x / WARP); }
 
+/* ---- Kernels that are launched to begin early (cuda_launch_early) ---- */
+
+/* Returns when the kernel before is done and what it wrote can be read. Before this call a kernel
+ * reads nothing that another kernel writes (stored weights are what it may ask for), and writes
+ * nothing. All threads call, those too that have nothing to do: the kernel before has called as
+ * well before it was done, so that all kernels before are done and not only one. */
+static __device__ __forceinline__ void await_kernels_before() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+/* Lets the next kernel begin, if it was launched so, when all blocks have come here. */
+static __device__ __forceinline__ void let_kernels_begin() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+/* For a kernel that has nothing to do before: only its launch is early. */
+static __device__ __forceinline__ void begin_early() {
+    let_kernels_begin();
+    await_kernels_before();
+}
+
 /* ---- A ---- */
 
 static __device__ __forceinline__ float to_float(float x) { return x; }

@@ -15,16 +15,6 @@
 
 #include "kernels/cuda/mma_weights.cuh"
 
-/* Kernels that are launched to begin early (mma_run.cuh) read nothing that an earlier one writes
- * before the first of these, which returns when all before are done. The second lets the next kernel
- * begin, if it was launched so. */
-static __device__ __forceinline__ void await_kernels_before() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-static __device__ __forceinline__ void let_kernels_begin() {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
 typedef struct mma_order {
     int32_t group; /* values, mma_format<W>::GROUP of the weights */
     bool pairs;    /* FP4: cells take values 4 apart */
