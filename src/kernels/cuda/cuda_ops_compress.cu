@@ -67,8 +67,8 @@ static __global__ __launch_bounds__(ROW_MOST) void pool_kernel(di_pool_args args
 void cuda_op_pool(di_stream *s, const di_pool_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->ratio >= 1 && args->ratio <= DI_OPS_MAX_RATIO);
-    CUDA_LAUNCH_EARLY_A(s, "pool", static_cast<uint32_t>(args->n_groups), row_threads(args->width), 0,
-                  pool_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "pool", static_cast<uint32_t>(args->n_groups), row_threads(args->width),
+                        0, pool_kernel, *args);
 }
 
 /* ---- Latents ---- */
@@ -240,13 +240,13 @@ template <typename A> static void compress(di_stream *s, const di_compress_args 
         cuda_linear_rows(s, &args->wkv, args->u, n, false, true, of_c);
         cuda_linear_rows(s, &args->wgate, args->u, n, false, true, of_g);
         cuda_launch_early(s, "latent", rows, row_threads(d), 0, latent_kernel<A>, *args, c, g,
-                    cuda_at<A>(latent));
+                          cuda_at<A>(latent));
     }
     if (args->wk.n > 0) cuda_linear_rows(s, &args->wk, latent, n, false, false, key);
     uint32_t threads = entry_threads(d) + (args->wk.n > 0 ? entry_threads(pages->di) : 0);
     CUDA_REQUIRE(threads <= 1024);
-    cuda_launch_early(s, "compress", rows, threads, 0, store_kernel<A>, *args, cuda_at<const A>(latent),
-                cuda_at<const A>(key), c, g);
+    cuda_launch_early(s, "compress", rows, threads, 0, store_kernel<A>, *args,
+                      cuda_at<const A>(latent), cuda_at<const A>(key), c, g);
 }
 
 void cuda_op_compress(di_stream *s, const di_compress_args *args) {

@@ -45,7 +45,7 @@ void cuda_op_engram_hash(di_stream *s, const di_engram_hash_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->max_ngram >= 1 && args->max_ngram <= DI_OPS_MAX_NGRAM);
     cuda_launch_early(s, "engram_hash", static_cast<uint32_t>(args->batch.n_rows), HASH_THREADS, 0,
-                hash_kernel, *args);
+                      hash_kernel, *args);
 }
 
 /* A thread 16 values of a table row, half a scale, asked for at once: the table may lie behind the
@@ -80,7 +80,7 @@ void cuda_op_engram_rows(di_stream *s, const di_engram_rows_args *args) {
         static_cast<int64_t>(args->n_rows) * args->n_columns * (args->width / TABLE_EACH);
     CUDA_REQUIRE(args->width % 32 == 0 && threads < INT32_MAX);
     CUDA_LAUNCH_EARLY_A(s, "engram_rows", cuda_blocks(threads, TABLE_THREADS), TABLE_THREADS, 0,
-                  table_rows_kernel, *args);
+                        table_rows_kernel, *args);
 }
 
 /* ---- The gate ---- */

@@ -100,8 +100,8 @@ void cuda_op_route(di_stream *s, const di_route_args *args) {
     di_ptr products = cuda_take_f(s, static_cast<int64_t>(args->n_rows) * args->gate.n);
     cuda_linear_rows(s, &args->gate, args->u, args->n_rows, false, true, products);
     cuda_launch_early(s, "route", static_cast<uint32_t>(args->n_rows), ROW_THREADS,
-                2 * sizeof(float) * static_cast<size_t>(args->gate.n), route_kernel, *args,
-                cuda_at<const float>(products));
+                      2 * sizeof(float) * static_cast<size_t>(args->gate.n), route_kernel, *args,
+                      cuda_at<const float>(products));
 }
 
 /* ---- SwiGLU and combination ---- */
@@ -118,7 +118,8 @@ template <typename A> static __global__ void swiglu_kernel(di_swiglu_args args) 
 
 static void run_swiglu(di_stream *s, const di_swiglu_args *args) {
     int64_t n = static_cast<int64_t>(args->n_rows) * args->width;
-    CUDA_LAUNCH_EARLY_A(s, "swiglu", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, swiglu_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "swiglu", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, swiglu_kernel,
+                        *args);
 }
 
 void cuda_op_swiglu(di_stream *s, const di_swiglu_args *args) {
@@ -157,7 +158,8 @@ template <typename A> static __global__ void combine_kernel(di_combine_args args
 void cuda_op_combine(di_stream *s, const di_combine_args *args) {
     cuda_begin(s);
     int64_t n = static_cast<int64_t>(args->n_rows) * args->width;
-    CUDA_LAUNCH_EARLY_A(s, "combine", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, combine_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "combine", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, combine_kernel,
+                        *args);
 }
 
 /* ---- Routed experts, `float` ---- */
@@ -236,8 +238,8 @@ void cuda_op_experts(di_stream *s, const di_experts_args *args) {
     float *h = cuda_take<float>(s, static_cast<uint64_t>(args->n_rows) *
                                        static_cast<uint64_t>(args->top_k) *
                                        static_cast<uint64_t>(args->inner));
-    cuda_launch_early(s, "experts", dim3(cuda_blocks(args->inner, PRODUCT_WARPS), y), PRODUCT_THREADS, 0,
-                expert_in_kernel, *args, lists, h);
-    cuda_launch_early(s, "experts", dim3(cuda_blocks(args->width, PRODUCT_WARPS), y), PRODUCT_THREADS, 0,
-                expert_out_kernel, *args, lists, h);
+    cuda_launch_early(s, "experts", dim3(cuda_blocks(args->inner, PRODUCT_WARPS), y),
+                      PRODUCT_THREADS, 0, expert_in_kernel, *args, lists, h);
+    cuda_launch_early(s, "experts", dim3(cuda_blocks(args->width, PRODUCT_WARPS), y),
+                      PRODUCT_THREADS, 0, expert_out_kernel, *args, lists, h);
 }

@@ -21,10 +21,10 @@ void cuda_op_head(di_stream *s, const di_head_args *args) {
     if (cuda_none(normed)) normed = cuda_take_a(s, static_cast<int64_t>(rows) * args->width);
     if (s->release)
         cuda_launch_early(s, "head", rows, ROW_THREADS, 0, head_kernel<__nv_bfloat16>, *args,
-                    cuda_at<__nv_bfloat16>(normed));
+                          cuda_at<__nv_bfloat16>(normed));
     else
         cuda_launch_early(s, "head", rows, ROW_THREADS, 0, head_kernel<float>, *args,
-                    cuda_at<float>(normed));
+                          cuda_at<float>(normed));
     cuda_linear_rows(s, &args->head, normed, args->n_out, false, true, args->logits);
 }
 
@@ -58,10 +58,10 @@ void cuda_op_markov(di_stream *s, const di_markov_args *args) {
     uint32_t rows = static_cast<uint32_t>(args->n);
     if (s->release)
         cuda_launch_early(s, "markov", rows, ROW_THREADS, 0, join_kernel<__nv_bfloat16>, *args,
-                    cuda_at<__nv_bfloat16>(x));
+                          cuda_at<__nv_bfloat16>(x));
     else
         cuda_launch_early(s, "markov", rows, ROW_THREADS, 0, join_kernel<float>, *args,
-                    cuda_at<float>(x));
+                          cuda_at<float>(x));
     cuda_product bias = {};
     bias.w = args->head, bias.n_rows = args->n, bias.n = args->vocab, bias.groups = 1;
     bias.x = di_ptr_at(x, static_cast<uint64_t>(args->width) * cuda_a_bytes(s));
@@ -69,6 +69,6 @@ void cuda_op_markov(di_stream *s, const di_markov_args *args) {
     bias.to_f = true;
     cuda_run_product(s, &bias);
     cuda_launch_early(s, "markov", cuda_blocks(n_logits, ROW_THREADS), ROW_THREADS, 0, add_kernel,
-                cuda_at<const float>(args->base), n_logits, cuda_at<float>(args->logits));
+                      cuda_at<const float>(args->base), n_logits, cuda_at<float>(args->logits));
     cuda_linear_rows(s, &args->proj, x, args->n, false, true, args->confidence);
 }

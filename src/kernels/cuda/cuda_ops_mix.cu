@@ -181,7 +181,7 @@ static void mix4(di_stream *s, const di_mix_args *args) {
     if (few) {
         uint32_t blocks = args->n_rows > 0 ? quads : 0;
         CUDA_LAUNCH_EARLY_A(s, "mix", blocks, FINISH_THREADS, finish, mix_few_kernel, *args, sums,
-                      cuda_counters(s));
+                            cuda_counters(s));
         if (args->n_rows <= FEW_FINISH) return;
     } else {
         uint32_t tiles = cuda_blocks(args->n_rows, MANY_ROWS);
@@ -190,7 +190,7 @@ static void mix4(di_stream *s, const di_mix_args *args) {
         CUDA_LAUNCH_EARLY_A(s, "mix", grid, MANY_THREADS, many, mix_many_kernel, *args, sums);
     }
     cuda_launch_early(s, "mix", static_cast<uint32_t>(args->n_rows), FINISH_THREADS, finish,
-                mix_finish_kernel, *args, static_cast<const float *>(sums), few);
+                      mix_finish_kernel, *args, static_cast<const float *>(sums), few);
 }
 
 /* ---- Any other number of streams ---- */
@@ -261,8 +261,8 @@ static __global__ void mix_any_kernel(di_mix_args args, const float *products) {
 static void mix_any(di_stream *s, const di_mix_args *args) {
     di_ptr products = cuda_take_f(s, static_cast<int64_t>(args->n_rows) * args->fn.n);
     cuda_linear_rows(s, &args->fn, args->streams, args->n_rows, false, true, products);
-    CUDA_LAUNCH_EARLY_A(s, "mix", static_cast<uint32_t>(args->n_rows), ROW_THREADS, 0, mix_any_kernel,
-                  *args, cuda_at<const float>(products));
+    CUDA_LAUNCH_EARLY_A(s, "mix", static_cast<uint32_t>(args->n_rows), ROW_THREADS, 0,
+                        mix_any_kernel, *args, cuda_at<const float>(products));
 }
 
 void cuda_op_mix(di_stream *s, const di_mix_args *args) {

@@ -58,7 +58,7 @@ template <typename A> static __global__ void rope_kernel(di_rope_args args) {
 void cuda_op_rope(di_stream *s, const di_rope_args *args) {
     cuda_begin(s);
     CUDA_LAUNCH_EARLY_A(s, "rope", static_cast<uint32_t>(args->n_rows), ROW_THREADS, 0, rope_kernel,
-                  *args);
+                        *args);
 }
 
 template <typename A> static __global__ void quantize_kernel(di_quantize_args args) {
@@ -75,7 +75,7 @@ void cuda_op_quantize(di_stream *s, const di_quantize_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->width % (args->kind == DI_Q4C ? 16 : 32) == 0);
     CUDA_LAUNCH_EARLY_A(s, "quantize", static_cast<uint32_t>(args->n_rows), ROW_THREADS, 0,
-                  quantize_kernel, *args);
+                        quantize_kernel, *args);
 }
 
 template <typename T> static __global__ void to_f32_kernel(const T *src, int64_t n, float *out) {
@@ -89,8 +89,9 @@ void cuda_op_to_f32(di_stream *s, const di_to_f32_args *args) {
     uint32_t blocks = cuda_blocks(args->n, ROW_THREADS);
     if (s->release && !args->from_f)
         cuda_launch_early(s, "to_f32", blocks, ROW_THREADS, 0, to_f32_kernel<__nv_bfloat16>,
-                    cuda_at<const __nv_bfloat16>(args->src), args->n, cuda_at<float>(args->out));
+                          cuda_at<const __nv_bfloat16>(args->src), args->n,
+                          cuda_at<float>(args->out));
     else
         cuda_launch_early(s, "to_f32", blocks, ROW_THREADS, 0, to_f32_kernel<float>,
-                    cuda_at<const float>(args->src), args->n, cuda_at<float>(args->out));
+                          cuda_at<const float>(args->src), args->n, cuda_at<float>(args->out));
 }

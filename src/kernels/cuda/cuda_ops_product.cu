@@ -88,9 +88,9 @@ void cuda_run_product(di_stream *s, const cuda_product *p) {
         launch_product<float>(s, p);
     else /* the one type that is left */
         cuda_launch_early(s, "product",
-                    dim3(cuda_blocks(p->n, cut_rows(p->w) ? 1 : WARPS),
-                         cuda_blocks(p->n_rows, ROWS)),
-                    PRODUCT_THREADS, 0, product_kernel<__nv_bfloat16, DI_F32>, *p);
+                          dim3(cuda_blocks(p->n, cut_rows(p->w) ? 1 : WARPS),
+                               cuda_blocks(p->n_rows, ROWS)),
+                          PRODUCT_THREADS, 0, product_kernel<__nv_bfloat16, DI_F32>, *p);
 }
 
 /* A warp a block of 32 values, in place or not; the row's quantised values as A. */
@@ -110,8 +110,8 @@ di_ptr cuda_quantized(di_stream *s, di_ptr x, int64_t n_rows, int64_t width) {
     int64_t blocks = n_rows * (width / 32);
     di_ptr out = cuda_take_a(s, n_rows * width);
     cuda_launch_early(s, "quantize", cuda_blocks(blocks, WARPS), PRODUCT_THREADS, 0,
-                quantized_kernel<__nv_bfloat16>, cuda_at<const __nv_bfloat16>(x), blocks,
-                cuda_at<__nv_bfloat16>(out));
+                      quantized_kernel<__nv_bfloat16>, cuda_at<const __nv_bfloat16>(x), blocks,
+                      cuda_at<__nv_bfloat16>(out));
     return out;
 }
 

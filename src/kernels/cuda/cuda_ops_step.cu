@@ -19,8 +19,8 @@ static __global__ void step_begin_kernel(di_step_begin_args args) {
 
 void cuda_op_step_begin(di_stream *s, const di_step_begin_args *args) {
     cuda_begin(s);
-    cuda_launch_early(s, "step_begin", cuda_blocks(args->batch.n_rows, ROWS), ROWS, 0, step_begin_kernel,
-                *args);
+    cuda_launch_early(s, "step_begin", cuda_blocks(args->batch.n_rows, ROWS), ROWS, 0,
+                      step_begin_kernel, *args);
 }
 
 /* Whether row t stays: its position is the step's, and no draft before it was rejected. */
@@ -95,5 +95,5 @@ static __global__ void window_store_kernel(di_window_store_args args) {
 void cuda_op_window_store(di_stream *s, const di_window_store_args *args) {
     cuda_begin(s);
     cuda_launch_early(s, "window_store", static_cast<uint32_t>(args->batch.n_rows), 128, 0,
-                window_store_kernel, *args);
+                      window_store_kernel, *args);
 }

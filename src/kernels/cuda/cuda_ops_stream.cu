@@ -41,8 +41,8 @@ template <typename A> static __global__ void embed_kernel(di_embed_args args) {
 void cuda_op_embed(di_stream *s, const di_embed_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->embed.dtype == DI_BF16 && args->hc <= ELEMENT_THREADS);
-    CUDA_LAUNCH_EARLY_A(s, "embed", element_grid(args->batch.n_rows, args->embed.k), ELEMENT_THREADS, 0,
-                  embed_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "embed", element_grid(args->batch.n_rows, args->embed.k),
+                        ELEMENT_THREADS, 0, embed_kernel, *args);
 }
 
 /* ---- Collapse ---- */
@@ -151,7 +151,8 @@ void cuda_op_sublayer_out(di_stream *s, const di_sublayer_out_args *args) {
     CUDA_REQUIRE(args->hc >= 1 && args->hc <= DI_OPS_MAX_HC);
     dim3 grid = element_grid(args->n_rows, args->width);
     if (args->hc == 4 && released_rows(args->width, {args->streams, args->y}))
-        CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_released, *args);
+        CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_released,
+                            *args);
     else
         CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_any, *args);
 }
@@ -187,6 +188,6 @@ template <typename A> static __global__ void stream_mean_kernel(di_stream_mean_a
 
 void cuda_op_stream_mean(di_stream *s, const di_stream_mean_args *args) {
     cuda_begin(s);
-    CUDA_LAUNCH_EARLY_A(s, "stream_mean", element_grid(args->n_rows, args->width), ELEMENT_THREADS, 0,
-                  stream_mean_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "stream_mean", element_grid(args->n_rows, args->width), ELEMENT_THREADS,
+                        0, stream_mean_kernel, *args);
 }
