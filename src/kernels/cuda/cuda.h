@@ -93,31 +93,55 @@ static inline uint32_t cuda_blocks(int64_t n, int64_t each) {
     return static_cast<uint32_t>((n + each - 1) / each);
 }
 
-/* Enqueues a kernel; an empty grid is nothing. `shared`: dynamic shared memory, above 48 KiB too.
- */
+/* Whether a kernel can be enqueued: no error yet, a grid that is not empty, and its dynamic shared
+ * memory, above 48 KiB too. */
+template <typename... P>
+bool cuda_can_launch(di_stream *s, const char *what, dim3 grid, size_t shared,
+                     void (*kernel)(P...)) {
+    if (s->failed != cudaSuccess || grid.x == 0 || grid.y == 0 || grid.z == 0) return false;
+    return shared <= 48 * 1024 ||
+           cuda_check(s,
+                      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shared)),
+                      what);
+}
+
+/* Enqueues a kernel, which begins when all before it are done; an empty grid is nothing. */
 template <typename... P, typename... Q>
 void cuda_launch(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
                  void (*kernel)(P...), const Q &...args) {
-    if (s->failed != cudaSuccess || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-    if (shared > 48 * 1024 &&
-        !cuda_check(s,
-                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(shared)),
-                    what))
-        return;
+    if (!cuda_can_launch(s, what, grid, shared, kernel)) return;
     kernel<<<grid, threads, shared, s->stream>>>(args...);
     cuda_check(s, cudaGetLastError(), what);
 }
 
+/* The same for a kernel that may begin while the one before it runs, if that lets it: all its threads
+ * call await_kernels_before (device.cuh). */
+template <typename... P, typename... Q>
+void cuda_launch_early(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
+                       void (*kernel)(P...), const Q &...args) {
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    if (!cuda_can_launch(s, what, grid, shared, kernel)) return;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid, config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared, config.stream = s->stream;
+    config.attrs = &attribute, config.numAttrs = 1;
+    cuda_check(s, cudaLaunchKernelEx(&config, kernel, args...), what);
+}
+
 /* The same for a template of A: CUDA_LAUNCH_A(s, "what", grid, threads, shared, kernel, args...)
  * calls kernel<__nv_bfloat16> or kernel<float>. */
-#define CUDA_LAUNCH_A(s, what, grid, threads, shared, kernel, ...)                                 \
+#define CUDA_LAUNCH_BY(launch, s, what, grid, threads, shared, kernel, ...)                        \
     do {                                                                                           \
         if ((s)->release)                                                                          \
-            cuda_launch(s, what, grid, threads, shared, kernel<__nv_bfloat16>, __VA_ARGS__);       \
+            launch(s, what, grid, threads, shared, kernel<__nv_bfloat16>, __VA_ARGS__);            \
         else                                                                                       \
-            cuda_launch(s, what, grid, threads, shared, kernel<float>, __VA_ARGS__);               \
+            launch(s, what, grid, threads, shared, kernel<float>, __VA_ARGS__);                    \
     } while (0)
+#define CUDA_LAUNCH_A(...) CUDA_LAUNCH_BY(cuda_launch, __VA_ARGS__)
+#define CUDA_LAUNCH_EARLY_A(...) CUDA_LAUNCH_BY(cuda_launch_early, __VA_ARGS__)
 
 static inline uint64_t cuda_a_bytes(const di_stream *s) { return s->release ? 2 : 4; }
 static inline di_ptr cuda_ptr(const void *memory) {

@@ -1,22 +1,32 @@
 /* Products with one stored matrix on the matrix units. */
 #include "kernels/cuda/mma_linear.cuh"
 
-static constexpr int PREPARE_THREADS = 256;
+/* Small blocks: with one row all of them are on different processors. */
+static constexpr int PREPARE_THREADS = 128;
 
 static __global__ void prepare_kernel(mma_input in) {
-    let_kernels_begin(); /* the product may begin to read its weights */
-    mma_prepare_cell(in, static_cast<int32_t>(blockIdx.x * PREPARE_THREADS + threadIdx.x));
+    begin_early(); /* the product may ask for its weights */
+    mma_prepare_chunk(in, static_cast<int32_t>(blockIdx.x * PREPARE_THREADS + threadIdx.x));
+}
+
+mma_ready mma_room(di_stream *s, di_dtype dtype, int32_t n_rows, int32_t groups, int32_t k) {
+    return mma_ready{cuda_take<uint8_t>(s, mma_input_bytes(n_rows, groups, k)),
+                     n_rows,
+                     groups,
+                     k,
+                     dtype,
+                     mma_is_wide(n_rows)};
 }
 
 mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows,
                       int32_t groups, int32_t k, bool quantize) {
-    bool wide = mma_is_wide(n_rows);
-    mma_input in = {x, stride, n_rows, groups, k, quantize, mma_order_of(dtype, wide), NULL};
-    CUDA_REQUIRE((!quantize || k % 32 == 0) && mma_input_cells(in) < INT32_MAX - PREPARE_THREADS);
-    in.out = cuda_take<uint8_t>(s, mma_input_bytes(n_rows, groups, k));
-    cuda_launch(s, "prepare", cuda_blocks(mma_input_cells(in), PREPARE_THREADS), PREPARE_THREADS, 0,
-                prepare_kernel, in);
-    return mma_ready{in.out, n_rows, groups, k, dtype, wide};
+    mma_ready ready = mma_room(s, dtype, n_rows, groups, k);
+    mma_input in = {x,         stride, n_rows, groups, k, quantize, mma_order_of(dtype, ready.wide),
+                    ready.data};
+    CUDA_REQUIRE((!quantize || k % 32 == 0) && mma_input_chunks(in) < INT32_MAX - PREPARE_THREADS);
+    cuda_launch_early(s, "prepare", cuda_blocks(mma_input_chunks(in), PREPARE_THREADS),
+                      PREPARE_THREADS, 0, prepare_kernel, in);
+    return ready;
 }
 
 void mma_run_linear(di_stream *s, const cuda_product *p, const mma_ready *x) {

@@ -104,9 +104,9 @@ static __device__ void sort_picks(const di_experts_args &args, const sort_tables
 static __global__ void __launch_bounds__(SORT_THREADS)
     picks_kernel(di_experts_args args, pick_lists lists, mma_input in) {
     extern __shared__ int32_t tables[];
-    let_kernels_begin();
+    begin_early();
     if (blockIdx.x > 0) {
-        mma_prepare_cell(in, static_cast<int32_t>((blockIdx.x - 1) * SORT_THREADS + threadIdx.x));
+        mma_prepare_chunk(in, static_cast<int32_t>((blockIdx.x - 1) * SORT_THREADS + threadIdx.x));
         return;
     }
     int32_t n = args.n_experts, *total = tables + SORT_WARPS * n;
@@ -121,10 +121,10 @@ pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t wid
     lists.tiles = cuda_take<pick_tile>(s, static_cast<uint64_t>(mma_most_tiles(args, width)));
     lists.pick = cuda_take<int32_t>(s, picks), lists.place = cuda_take<int32_t>(s, picks);
     CUDA_REQUIRE(picks <= INT32_MAX && table_bytes(args->n_experts) <= 200 * 1024);
-    CUDA_REQUIRE(in == NULL || mma_input_cells(*in) < INT32_MAX - SORT_THREADS);
-    uint32_t blocks = in == NULL ? 0 : cuda_blocks(mma_input_cells(*in), SORT_THREADS);
+    CUDA_REQUIRE(in == NULL || mma_input_chunks(*in) < INT32_MAX - SORT_THREADS);
+    uint32_t blocks = in == NULL ? 0 : cuda_blocks(mma_input_chunks(*in), SORT_THREADS);
     if (picks > 0)
-        cuda_launch(s, "experts", 1 + blocks, SORT_THREADS, table_bytes(args->n_experts),
-                    picks_kernel, *args, lists, in == NULL ? mma_input{} : *in);
+        cuda_launch_early(s, "experts", 1 + blocks, SORT_THREADS, table_bytes(args->n_experts),
+                          picks_kernel, *args, lists, in == NULL ? mma_input{} : *in);
     return lists;
 }

@@ -51,6 +51,7 @@ template <typename A>
 static __global__ __launch_bounds__(ROW_MOST) void pool_kernel(di_pool_args args) {
     __shared__ group_rows rows;
     int64_t g = blockIdx.x, width = args.width;
+    begin_early();
     for (int64_t i = threadIdx.x; i < args.ratio; i += blockDim.x) {
         rows.c[i] = cuda_at<const float>(args.kv) + (g * args.ratio + i) * width;
         rows.g[i] = cuda_at<const float>(args.gate) + (g * args.ratio + i) * width;
@@ -66,8 +67,8 @@ static __global__ __launch_bounds__(ROW_MOST) void pool_kernel(di_pool_args args
 void cuda_op_pool(di_stream *s, const di_pool_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->ratio >= 1 && args->ratio <= DI_OPS_MAX_RATIO);
-    CUDA_LAUNCH_A(s, "pool", static_cast<uint32_t>(args->n_groups), row_threads(args->width), 0,
-                  pool_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "pool", static_cast<uint32_t>(args->n_groups), row_threads(args->width),
+                        0, pool_kernel, *args);
 }
 
 /* ---- Latents ---- */
@@ -100,6 +101,7 @@ static __global__ __launch_bounds__(ROW_MOST) void latent_kernel(di_compress_arg
                                                                  A *latents) {
     __shared__ group_rows rows;
     int64_t t = blockIdx.x, d = args.pages.d, at = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
+    begin_early();
     int32_t first = entry_position(args, t);
     float v[ROW_CHUNK] = {}, weight[ROW_CHUNK] = {};
     if (first >= 0) {
@@ -193,6 +195,7 @@ static __global__ void store_kernel(di_compress_args args, const A *latents, con
                                     const float *c, const float *g) {
     const di_pages &pages = args.pages;
     int64_t t = blockIdx.x;
+    begin_early();
     int32_t first = entry_position(args, t), slot = cuda_at<const di_row>(args.batch.rows)[t].slot;
     if (first >= 0 && !cuda_none(args.closed) && first < cuda_at<const int32_t>(args.closed)[slot])
         first = -1;
@@ -236,14 +239,14 @@ template <typename A> static void compress(di_stream *s, const di_compress_args 
         c = cuda_at<const float>(of_c), g = cuda_at<const float>(of_g);
         cuda_linear_rows(s, &args->wkv, args->u, n, false, true, of_c);
         cuda_linear_rows(s, &args->wgate, args->u, n, false, true, of_g);
-        cuda_launch(s, "latent", rows, row_threads(d), 0, latent_kernel<A>, *args, c, g,
-                    cuda_at<A>(latent));
+        cuda_launch_early(s, "latent", rows, row_threads(d), 0, latent_kernel<A>, *args, c, g,
+                          cuda_at<A>(latent));
     }
     if (args->wk.n > 0) cuda_linear_rows(s, &args->wk, latent, n, false, false, key);
     uint32_t threads = entry_threads(d) + (args->wk.n > 0 ? entry_threads(pages->di) : 0);
     CUDA_REQUIRE(threads <= 1024);
-    cuda_launch(s, "compress", rows, threads, 0, store_kernel<A>, *args, cuda_at<const A>(latent),
-                cuda_at<const A>(key), c, g);
+    cuda_launch_early(s, "compress", rows, threads, 0, store_kernel<A>, *args,
+                      cuda_at<const A>(latent), cuda_at<const A>(key), c, g);
 }
 
 void cuda_op_compress(di_stream *s, const di_compress_args *args) {

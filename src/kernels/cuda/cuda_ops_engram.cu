@@ -25,6 +25,7 @@ static __global__ void hash_kernel(di_engram_hash_args args) {
     __shared__ int64_t classes[DI_OPS_MAX_NGRAM];
     int32_t columns = (args.max_ngram - 1) * args.n_heads, k = static_cast<int32_t>(threadIdx.x);
     int64_t t = blockIdx.x;
+    begin_early();
     int32_t pos = cuda_at<const int32_t>(args.batch.pos)[t];
     if (pos < 0) return;
     if (k < args.max_ngram) classes[k] = token_class(args, t, pos - k);
@@ -43,8 +44,8 @@ static __global__ void hash_kernel(di_engram_hash_args args) {
 void cuda_op_engram_hash(di_stream *s, const di_engram_hash_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->max_ngram >= 1 && args->max_ngram <= DI_OPS_MAX_NGRAM);
-    cuda_launch(s, "engram_hash", static_cast<uint32_t>(args->batch.n_rows), HASH_THREADS, 0,
-                hash_kernel, *args);
+    cuda_launch_early(s, "engram_hash", static_cast<uint32_t>(args->batch.n_rows), HASH_THREADS, 0,
+                      hash_kernel, *args);
 }
 
 /* A thread 16 values of a table row, half a scale, asked for at once: the table may lie behind the
@@ -55,6 +56,7 @@ template <typename A> static __global__ void table_rows_kernel(di_engram_rows_ar
     uint32_t each = static_cast<uint32_t>(args.width / TABLE_EACH), column = i / each;
     uint32_t t = column / static_cast<uint32_t>(args.n_columns);
     int64_t width = args.width, at = (i % each) * TABLE_EACH;
+    begin_early();
     if (t >= static_cast<uint32_t>(args.n_rows)) return;
     int64_t row = cuda_at<const int64_t>(args.table_rows)[column];
     if (!cuda_none(args.pos) && cuda_at<const int32_t>(args.pos)[t] < 0) return;
@@ -77,8 +79,8 @@ void cuda_op_engram_rows(di_stream *s, const di_engram_rows_args *args) {
     int64_t threads =
         static_cast<int64_t>(args->n_rows) * args->n_columns * (args->width / TABLE_EACH);
     CUDA_REQUIRE(args->width % 32 == 0 && threads < INT32_MAX);
-    CUDA_LAUNCH_A(s, "engram_rows", cuda_blocks(threads, TABLE_THREADS), TABLE_THREADS, 0,
-                  table_rows_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "engram_rows", cuda_blocks(threads, TABLE_THREADS), TABLE_THREADS, 0,
+                        table_rows_kernel, *args);
 }
 
 /* ---- The gate ---- */
@@ -123,6 +125,7 @@ static __device__ __forceinline__ void gate_stream(const di_engram_gate_args &ar
     di_vector k_row = {DI_BF16, args.width, di_ptr_at(args.k_weight.data, row)};
     float h[ROW_CHUNK] = {}, v[ROW_CHUNK] = {}, y[ROW_CHUNK], q[ROW_CHUNK], k[ROW_CHUNK];
     gate_sums sums = {0, 0, 0};
+    begin_early();
     each_chunk<RELEASED>(width, [&](int64_t at) {
         float x[ROW_CHUNK];
         load_chunk<RELEASED>(streams, at, width, x);
@@ -165,7 +168,7 @@ void cuda_op_engram_gate(di_stream *s, const di_engram_gate_args *args) {
     dim3 grid(static_cast<uint32_t>(args->hc), static_cast<uint32_t>(args->n_rows));
     uint32_t threads = row_threads(args->width);
     if (released_rows(args->width, {args->kv, args->streams}))
-        CUDA_LAUNCH_A(s, "engram_gate", grid, threads, 0, gate_released, *args);
+        CUDA_LAUNCH_EARLY_A(s, "engram_gate", grid, threads, 0, gate_released, *args);
     else
-        CUDA_LAUNCH_A(s, "engram_gate", grid, threads, 0, gate_any, *args);
+        CUDA_LAUNCH_EARLY_A(s, "engram_gate", grid, threads, 0, gate_any, *args);
 }

@@ -65,6 +65,7 @@ static __device__ int32_t take_best(float *x, int32_t n) {
 /* A block a row. Shared: z and scores of all experts. */
 static __global__ void route_kernel(di_route_args args, const float *products) {
     extern __shared__ float shared[];
+    begin_early();
     int32_t n = args.gate.n, k = args.top_k;
     int64_t t = blockIdx.x;
     float *z = shared, *scores = shared + n;
@@ -98,14 +99,15 @@ void cuda_op_route(di_stream *s, const di_route_args *args) {
     CUDA_REQUIRE(args->top_k >= 1 && args->top_k <= args->gate.n);
     di_ptr products = cuda_take_f(s, static_cast<int64_t>(args->n_rows) * args->gate.n);
     cuda_linear_rows(s, &args->gate, args->u, args->n_rows, false, true, products);
-    cuda_launch(s, "route", static_cast<uint32_t>(args->n_rows), ROW_THREADS,
-                2 * sizeof(float) * static_cast<size_t>(args->gate.n), route_kernel, *args,
-                cuda_at<const float>(products));
+    cuda_launch_early(s, "route", static_cast<uint32_t>(args->n_rows), ROW_THREADS,
+                      2 * sizeof(float) * static_cast<size_t>(args->gate.n), route_kernel, *args,
+                      cuda_at<const float>(products));
 }
 
 /* ---- SwiGLU and combination ---- */
 
 template <typename A> static __global__ void swiglu_kernel(di_swiglu_args args) {
+    begin_early();
     int64_t i = static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x, t = i / args.width;
     if (t >= args.n_rows) return;
     float weight = cuda_none(args.weight) ? 1.0f : cuda_at<const float>(args.weight)[t];
@@ -116,7 +118,8 @@ template <typename A> static __global__ void swiglu_kernel(di_swiglu_args args) 
 
 static void run_swiglu(di_stream *s, const di_swiglu_args *args) {
     int64_t n = static_cast<int64_t>(args->n_rows) * args->width;
-    CUDA_LAUNCH_A(s, "swiglu", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, swiglu_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "swiglu", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, swiglu_kernel,
+                        *args);
 }
 
 void cuda_op_swiglu(di_stream *s, const di_swiglu_args *args) {
@@ -142,6 +145,7 @@ void cuda_op_shared_expert(di_stream *s, const di_shared_expert_args *args) {
 }
 
 template <typename A> static __global__ void combine_kernel(di_combine_args args) {
+    begin_early();
     int64_t i = static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x, width = args.width;
     int64_t t = i / width, d = i % width;
     if (t >= args.n_rows) return;
@@ -154,13 +158,15 @@ template <typename A> static __global__ void combine_kernel(di_combine_args args
 void cuda_op_combine(di_stream *s, const di_combine_args *args) {
     cuda_begin(s);
     int64_t n = static_cast<int64_t>(args->n_rows) * args->width;
-    CUDA_LAUNCH_A(s, "combine", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, combine_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "combine", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, combine_kernel,
+                        *args);
 }
 
 /* ---- Routed experts, `float` ---- */
 
 /* A warp an output j of w1 and w3: h[slot][j], for the tiles of picks that blockIdx.y counts. */
 static __global__ void expert_in_kernel(di_experts_args args, pick_lists lists, float *h) {
+    begin_early();
     int32_t j = static_cast<int32_t>(blockIdx.x) * PRODUCT_WARPS + warp_id();
     if (j >= args.inner) return;
     const float *x = cuda_at<const float>(args.u);
@@ -194,6 +200,7 @@ static __global__ void expert_in_kernel(di_experts_args args, pick_lists lists, 
 
 /* A warp an output j of w2: rows[place of the slot][j]. */
 static __global__ void expert_out_kernel(di_experts_args args, pick_lists lists, const float *h) {
+    begin_early();
     int32_t j = static_cast<int32_t>(blockIdx.x) * PRODUCT_WARPS + warp_id();
     if (j >= args.width) return;
     bool aligned = args.inner % 8 == 0 && reinterpret_cast<uintptr_t>(h) % 32 == 0;
@@ -231,8 +238,8 @@ void cuda_op_experts(di_stream *s, const di_experts_args *args) {
     float *h = cuda_take<float>(s, static_cast<uint64_t>(args->n_rows) *
                                        static_cast<uint64_t>(args->top_k) *
                                        static_cast<uint64_t>(args->inner));
-    cuda_launch(s, "experts", dim3(cuda_blocks(args->inner, PRODUCT_WARPS), y), PRODUCT_THREADS, 0,
-                expert_in_kernel, *args, lists, h);
-    cuda_launch(s, "experts", dim3(cuda_blocks(args->width, PRODUCT_WARPS), y), PRODUCT_THREADS, 0,
-                expert_out_kernel, *args, lists, h);
+    cuda_launch_early(s, "experts", dim3(cuda_blocks(args->inner, PRODUCT_WARPS), y),
+                      PRODUCT_THREADS, 0, expert_in_kernel, *args, lists, h);
+    cuda_launch_early(s, "experts", dim3(cuda_blocks(args->width, PRODUCT_WARPS), y),
+                      PRODUCT_THREADS, 0, expert_out_kernel, *args, lists, h);
 }

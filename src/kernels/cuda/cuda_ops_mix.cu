@@ -99,6 +99,7 @@ static __global__ __launch_bounds__(FINISH_THREADS) void mix_finish_kernel(di_mi
                                                                            const float *sums,
                                                                            bool quads) {
     extern __shared__ float shared[];
+    begin_early();
     finish_row(args, sums, quads, blockIdx.x, shared);
 }
 
@@ -114,8 +115,10 @@ static __global__ __launch_bounds__(FINISH_THREADS) void mix_few_kernel(di_mix_a
     int64_t k = static_cast<int64_t>(blockIdx.x) * MIX_QUAD_K + warp_id() * MIX_WARP_K;
     mix_input<A> x;
     mix_weights w;
-    mix_load_rows<FEW_ROWS>(cuda_at<const A>(args.streams), args.n_rows, width, 0, k, &x);
+    let_kernels_begin();
     mix_load_weights(args.fn, k, &w);
+    await_kernels_before();
+    mix_load_rows<FEW_ROWS>(cuda_at<const A>(args.streams), args.n_rows, width, 0, k, &x);
     mix_tile<FEW_ROWS>(x, w, part[warp_id()]);
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < args.n_rows * MIX_SUMS; i += FINISH_THREADS) {
@@ -143,8 +146,10 @@ static __global__ __launch_bounds__(MANY_THREADS, 1) void mix_many_kernel(di_mix
     int64_t first = static_cast<int64_t>(blockIdx.y) * MANY_ROWS;
     mix_input<A> x, next;
     mix_weights w;
-    mix_load_rows<MANY_ROWS>(streams, args.n_rows, width, first, k, &next);
+    let_kernels_begin();
     mix_load_weights(args.fn, k, &w);
+    await_kernels_before();
+    mix_load_rows<MANY_ROWS>(streams, args.n_rows, width, first, k, &next);
     for (int turn = 0; first < args.n_rows; turn ^= 1) {
         float *part = shared + turn * MANY_WARPS * MANY_SUMS;
         int64_t after = first + static_cast<int64_t>(gridDim.y) * MANY_ROWS;
@@ -175,17 +180,17 @@ static void mix4(di_stream *s, const di_mix_args *args) {
                                           MIX_SUMS);
     if (few) {
         uint32_t blocks = args->n_rows > 0 ? quads : 0;
-        CUDA_LAUNCH_A(s, "mix", blocks, FINISH_THREADS, finish, mix_few_kernel, *args, sums,
-                      cuda_counters(s));
+        CUDA_LAUNCH_EARLY_A(s, "mix", blocks, FINISH_THREADS, finish, mix_few_kernel, *args, sums,
+                            cuda_counters(s));
         if (args->n_rows <= FEW_FINISH) return;
     } else {
         uint32_t tiles = cuda_blocks(args->n_rows, MANY_ROWS);
         uint32_t fit = static_cast<uint32_t>(s->n_processors) / groups;
         dim3 grid(groups, fit < 1 ? 1 : fit < tiles ? fit : tiles);
-        CUDA_LAUNCH_A(s, "mix", grid, MANY_THREADS, many, mix_many_kernel, *args, sums);
+        CUDA_LAUNCH_EARLY_A(s, "mix", grid, MANY_THREADS, many, mix_many_kernel, *args, sums);
     }
-    cuda_launch(s, "mix", static_cast<uint32_t>(args->n_rows), FINISH_THREADS, finish,
-                mix_finish_kernel, *args, static_cast<const float *>(sums), few);
+    cuda_launch_early(s, "mix", static_cast<uint32_t>(args->n_rows), FINISH_THREADS, finish,
+                      mix_finish_kernel, *args, static_cast<const float *>(sums), few);
 }
 
 /* ---- Any other number of streams ---- */
@@ -225,6 +230,7 @@ template <typename A>
 static __global__ void mix_any_kernel(di_mix_args args, const float *products) {
     __shared__ double comb[DI_OPS_MAX_HC * DI_OPS_MAX_HC];
     int32_t hc = args.hc, n_mix = (2 + hc) * hc;
+    begin_early();
     int64_t t = blockIdx.x, width = static_cast<int64_t>(hc) * args.width;
     const A *v = cuda_at<const A>(args.streams) + t * width;
     double squares = 0;
@@ -255,8 +261,8 @@ static __global__ void mix_any_kernel(di_mix_args args, const float *products) {
 static void mix_any(di_stream *s, const di_mix_args *args) {
     di_ptr products = cuda_take_f(s, static_cast<int64_t>(args->n_rows) * args->fn.n);
     cuda_linear_rows(s, &args->fn, args->streams, args->n_rows, false, true, products);
-    CUDA_LAUNCH_A(s, "mix", static_cast<uint32_t>(args->n_rows), ROW_THREADS, 0, mix_any_kernel,
-                  *args, cuda_at<const float>(products));
+    CUDA_LAUNCH_EARLY_A(s, "mix", static_cast<uint32_t>(args->n_rows), ROW_THREADS, 0,
+                        mix_any_kernel, *args, cuda_at<const float>(products));
 }
 
 void cuda_op_mix(di_stream *s, const di_mix_args *args) {

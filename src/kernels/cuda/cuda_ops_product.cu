@@ -24,6 +24,7 @@ static __device__ __forceinline__ void store_product(const cuda_product &p, int6
  * the warps' sums added in their order. */
 template <typename A, di_dtype W> static __global__ void product_kernel(cuda_product p) {
     __shared__ float part[WARPS][ROWS];
+    begin_early();
     bool cut = cut_rows(p.w);
     int64_t j = cut ? blockIdx.x : static_cast<int64_t>(blockIdx.x) * WARPS + warp_id();
     int64_t t = static_cast<int64_t>(blockIdx.y) * ROWS;
@@ -63,13 +64,13 @@ template <typename A> static void launch_product(di_stream *s, const cuda_produc
     dim3 grid(cuda_blocks(p->n, cut_rows(p->w) ? 1 : WARPS), cuda_blocks(p->n_rows, ROWS));
     uint32_t threads = PRODUCT_THREADS;
     if (p->w.dtype == DI_F8_E4M3)
-        cuda_launch(s, "product", grid, threads, 0, product_kernel<A, DI_F8_E4M3>, *p);
+        cuda_launch_early(s, "product", grid, threads, 0, product_kernel<A, DI_F8_E4M3>, *p);
     else if (p->w.dtype == DI_FP4_PAIR)
-        cuda_launch(s, "product", grid, threads, 0, product_kernel<A, DI_FP4_PAIR>, *p);
+        cuda_launch_early(s, "product", grid, threads, 0, product_kernel<A, DI_FP4_PAIR>, *p);
     else if (p->w.dtype == DI_BF16)
-        cuda_launch(s, "product", grid, threads, 0, product_kernel<A, DI_BF16>, *p);
+        cuda_launch_early(s, "product", grid, threads, 0, product_kernel<A, DI_BF16>, *p);
     else
-        cuda_launch(s, "product", grid, threads, 0, product_kernel<A, DI_F32>, *p);
+        cuda_launch_early(s, "product", grid, threads, 0, product_kernel<A, DI_F32>, *p);
 }
 
 void cuda_run_product(di_stream *s, const cuda_product *p) {
@@ -86,10 +87,10 @@ void cuda_run_product(di_stream *s, const cuda_product *p) {
     if (!s->release)
         launch_product<float>(s, p);
     else /* the one type that is left */
-        cuda_launch(s, "product",
-                    dim3(cuda_blocks(p->n, cut_rows(p->w) ? 1 : WARPS),
-                         cuda_blocks(p->n_rows, ROWS)),
-                    PRODUCT_THREADS, 0, product_kernel<__nv_bfloat16, DI_F32>, *p);
+        cuda_launch_early(s, "product",
+                          dim3(cuda_blocks(p->n, cut_rows(p->w) ? 1 : WARPS),
+                               cuda_blocks(p->n_rows, ROWS)),
+                          PRODUCT_THREADS, 0, product_kernel<__nv_bfloat16, DI_F32>, *p);
 }
 
 /* A warp a block of 32 values, in place or not; the row's quantised values as A. */
@@ -97,6 +98,7 @@ template <typename A>
 static __global__ void quantized_kernel(const A *x, int64_t n_blocks, A *out) {
     int64_t b = static_cast<int64_t>(blockIdx.x) * WARPS + warp_id(), at = b * 32 + lane_id();
     uint8_t scale;
+    begin_early();
     if (b >= n_blocks) return;
     uint8_t code = warp_q8(to_float(x[at]), &scale);
     out[at] = from_float<A>(di_e4m3_decode(code) * di_e8m0_decode(scale));
@@ -107,9 +109,9 @@ di_ptr cuda_quantized(di_stream *s, di_ptr x, int64_t n_rows, int64_t width) {
     CUDA_REQUIRE(width % 32 == 0);
     int64_t blocks = n_rows * (width / 32);
     di_ptr out = cuda_take_a(s, n_rows * width);
-    cuda_launch(s, "quantize", cuda_blocks(blocks, WARPS), PRODUCT_THREADS, 0,
-                quantized_kernel<__nv_bfloat16>, cuda_at<const __nv_bfloat16>(x), blocks,
-                cuda_at<__nv_bfloat16>(out));
+    cuda_launch_early(s, "quantize", cuda_blocks(blocks, WARPS), PRODUCT_THREADS, 0,
+                      quantized_kernel<__nv_bfloat16>, cuda_at<const __nv_bfloat16>(x), blocks,
+                      cuda_at<__nv_bfloat16>(out));
     return out;
 }
 

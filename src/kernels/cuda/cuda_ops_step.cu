@@ -4,6 +4,7 @@
 static constexpr int ROWS = 256;
 
 static __global__ void step_begin_kernel(di_step_begin_args args) {
+    begin_early();
     const di_batch &b = args.batch;
     int t = static_cast<int>(blockIdx.x * ROWS + threadIdx.x);
     if (t >= b.n_rows) return;
@@ -18,8 +19,8 @@ static __global__ void step_begin_kernel(di_step_begin_args args) {
 
 void cuda_op_step_begin(di_stream *s, const di_step_begin_args *args) {
     cuda_begin(s);
-    cuda_launch(s, "step_begin", cuda_blocks(args->batch.n_rows, ROWS), ROWS, 0, step_begin_kernel,
-                *args);
+    cuda_launch_early(s, "step_begin", cuda_blocks(args->batch.n_rows, ROWS), ROWS, 0,
+                      step_begin_kernel, *args);
 }
 
 /* Whether row t stays: its position is the step's, and no draft before it was rejected. */
@@ -30,6 +31,7 @@ static __device__ bool stays(const di_batch &b, int t, di_row row) {
 
 /* One block for all rows: n_valid is read by all before any thread resets it. */
 static __global__ void step_end_kernel(di_step_end_args args) {
+    begin_early();
     const di_batch &b = args.batch;
     const di_row *rows = cuda_at<const di_row>(b.rows);
     for (int t = static_cast<int>(threadIdx.x); t < b.n_rows; t += static_cast<int>(blockDim.x)) {
@@ -54,21 +56,23 @@ static __global__ void step_end_kernel(di_step_end_args args) {
 void cuda_op_step_end(di_stream *s, const di_step_end_args *args) {
     cuda_begin(s);
     uint32_t any = args->batch.n_rows > 0;
-    cuda_launch(s, "step_end", any, 1024, 0, step_end_kernel, *args);
+    cuda_launch_early(s, "step_end", any, 1024, 0, step_end_kernel, *args);
 }
 
 static __global__ void rewind_kernel(di_rewind_args args) {
+    begin_early();
     int i = static_cast<int>(blockIdx.x * ROWS + threadIdx.x);
     if (i < args.n_slots) cuda_at<int32_t>(args.length)[i] -= cuda_at<const int32_t>(args.count)[i];
 }
 
 void cuda_op_rewind(di_stream *s, const di_rewind_args *args) {
     cuda_begin(s);
-    cuda_launch(s, "rewind", cuda_blocks(args->n_slots, ROWS), ROWS, 0, rewind_kernel, *args);
+    cuda_launch_early(s, "rewind", cuda_blocks(args->n_slots, ROWS), ROWS, 0, rewind_kernel, *args);
 }
 
 /* A block a row; the ring's place is this row's unless a later row of the step wants it too. */
 static __global__ void window_store_kernel(di_window_store_args args) {
+    begin_early();
     const di_batch &b = args.batch;
     const di_row *rows = cuda_at<const di_row>(b.rows);
     const int32_t *pos = cuda_at<const int32_t>(b.pos);
@@ -90,6 +94,6 @@ static __global__ void window_store_kernel(di_window_store_args args) {
 
 void cuda_op_window_store(di_stream *s, const di_window_store_args *args) {
     cuda_begin(s);
-    cuda_launch(s, "window_store", static_cast<uint32_t>(args->batch.n_rows), 128, 0,
-                window_store_kernel, *args);
+    cuda_launch_early(s, "window_store", static_cast<uint32_t>(args->batch.n_rows), 128, 0,
+                      window_store_kernel, *args);
 }

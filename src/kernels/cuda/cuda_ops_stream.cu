@@ -18,6 +18,7 @@ static __device__ __forceinline__ int64_t element_chunk() {
 /* A dead row's token may be anything. */
 template <typename A> static __global__ void embed_kernel(di_embed_args args) {
     int64_t t = blockIdx.y, width = args.embed.k, at = element_chunk();
+    begin_early();
     if (cuda_at<const int32_t>(args.batch.pos)[t] < 0) return;
     int64_t token = cuda_at<const int32_t>(args.batch.token)[t];
     di_vector row = {DI_BF16, args.embed.k,
@@ -40,8 +41,8 @@ template <typename A> static __global__ void embed_kernel(di_embed_args args) {
 void cuda_op_embed(di_stream *s, const di_embed_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->embed.dtype == DI_BF16 && args->hc <= ELEMENT_THREADS);
-    CUDA_LAUNCH_A(s, "embed", element_grid(args->batch.n_rows, args->embed.k), ELEMENT_THREADS, 0,
-                  embed_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "embed", element_grid(args->batch.n_rows, args->embed.k),
+                        ELEMENT_THREADS, 0, embed_kernel, *args);
 }
 
 /* ---- Collapse ---- */
@@ -57,7 +58,9 @@ static __device__ __forceinline__ void collapse_and_norm(const di_sublayer_in_ar
     A *out = cuda_at<A>(args.out) + t * width, *collapsed = cuda_at<A>(args.collapsed) + t * width;
     int64_t first = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
     float sum = 0, mine[ROW_CHUNK], weight[ROW_CHUNK];
+    let_kernels_begin();
     if (first < width) vector_chunk(args.norm, first, weight);
+    await_kernels_before();
     each_chunk<RELEASED>(width, [&](int64_t at) {
         float v[ROW_CHUNK];
         collapse_chunk<RELEASED>(streams, pre, args.hc, width, at, v);
@@ -92,9 +95,9 @@ void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
     cuda_begin(s);
     uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
     if (released_rows(args->width, {args->streams, args->collapsed, args->out}))
-        CUDA_LAUNCH_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args);
+        CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args);
     else
-        CUDA_LAUNCH_A(s, "sublayer_in", rows, threads, 0, sublayer_in_any, *args);
+        CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_any, *args);
 }
 
 /* ---- Expand ---- */
@@ -133,6 +136,7 @@ static __device__ __forceinline__ void expand_row(const di_sublayer_out_args &ar
     int64_t t = blockIdx.y, at = element_chunk(), hc = args.hc;
     const float *post = cuda_at<const float>(args.post) + t * hc;
     const float *comb = cuda_at<const float>(args.comb) + t * hc * hc;
+    begin_early();
     if (at < args.width) expand_chunk<WHOLE, HC, A>(args, post, comb, t, at);
 }
 template <typename A> static __global__ void sublayer_out_released(di_sublayer_out_args args) {
@@ -147,9 +151,10 @@ void cuda_op_sublayer_out(di_stream *s, const di_sublayer_out_args *args) {
     CUDA_REQUIRE(args->hc >= 1 && args->hc <= DI_OPS_MAX_HC);
     dim3 grid = element_grid(args->n_rows, args->width);
     if (args->hc == 4 && released_rows(args->width, {args->streams, args->y}))
-        CUDA_LAUNCH_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_released, *args);
+        CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_released,
+                            *args);
     else
-        CUDA_LAUNCH_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_any, *args);
+        CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_any, *args);
 }
 
 /* ---- Mean ---- */
@@ -171,6 +176,7 @@ static __device__ __forceinline__ void mean_chunk(const di_stream_mean_args &arg
 
 template <typename A> static __global__ void stream_mean_kernel(di_stream_mean_args args) {
     int64_t t = blockIdx.y, at = element_chunk();
+    begin_early();
     if (at >= args.width) return;
     bool whole = whole_chunks(cuda_at<const A>(args.streams), args.width) &&
                  whole_chunks(cuda_at<const A>(args.out), args.out_stride);
@@ -182,6 +188,6 @@ template <typename A> static __global__ void stream_mean_kernel(di_stream_mean_a
 
 void cuda_op_stream_mean(di_stream *s, const di_stream_mean_args *args) {
     cuda_begin(s);
-    CUDA_LAUNCH_A(s, "stream_mean", element_grid(args->n_rows, args->width), ELEMENT_THREADS, 0,
-                  stream_mean_kernel, *args);
+    CUDA_LAUNCH_EARLY_A(s, "stream_mean", element_grid(args->n_rows, args->width), ELEMENT_THREADS,
+                        0, stream_mean_kernel, *args);
 }

@@ -10,6 +10,8 @@
 #ifndef DI_KERNELS_CUDA_DEVICE_CUH
 #define DI_KERNELS_CUDA_DEVICE_CUH
 
+#include <cuda_fp8.h>
+
 #include "kernels/cuda/cuda.h"
 
 extern "C" {
@@ -23,6 +25,25 @@ static constexpr uint32_t ALL_LANES = 0xFFFFFFFFu;
 
 static __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x % WARP); }
 static __device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x / WARP); }
+
+/* ---- Kernels that are launched to begin early (cuda_launch_early) ---- */
+
+/* Returns when the kernel before is done and what it wrote can be read. Before this call a kernel
+ * reads nothing that another kernel writes (stored weights are what it may ask for), and writes
+ * nothing. All threads call, those too that have nothing to do: the kernel before has called as
+ * well before it was done, so that all kernels before are done and not only one. */
+static __device__ __forceinline__ void await_kernels_before() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+/* Lets the next kernel begin, if it was launched so, when all blocks have come here. */
+static __device__ __forceinline__ void let_kernels_begin() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+/* For a kernel that has nothing to do before: only its launch is early. */
+static __device__ __forceinline__ void begin_early() {
+    let_kernels_begin();
+    await_kernels_before();
+}
 
 /* ---- A ---- */
 
@@ -120,6 +141,29 @@ static __device__ __forceinline__ float vector_value(const di_vector &v, int64_t
     return v.dtype == DI_BF16 ? load_bf16(data + 2 * i) : load_f32(data + 4 * i);
 }
 
+/* ---- E4M3 by the conversions that the device has ---- */
+
+static __device__ __forceinline__ float2 e4m3_pair(uint32_t codes) { /* the low two bytes */
+    __half2_raw raw =
+        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xFFFFu), __NV_E4M3);
+    return __half22float2(__half2(raw));
+}
+
+/* 4 N E4M3 codes times a scale. */
+template <int N>
+static __device__ __forceinline__ void decode_e4m3(const uint32_t *words, float scale, float *out) {
+    for (int i = 0; i < N; i++) {
+        float2 low = e4m3_pair(words[i]), high = e4m3_pair(words[i] >> 16);
+        out[4 * i] = low.x * scale, out[4 * i + 1] = low.y * scale;
+        out[4 * i + 2] = high.x * scale, out[4 * i + 3] = high.y * scale;
+    }
+}
+
+/* di_e4m3_encode of two values (but for a NaN's sign), the first in the low byte. */
+static __device__ __forceinline__ uint32_t e4m3_codes(float low, float high) {
+    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+}
+
 /* ---- Quantisers, a value a lane: 32 values of Q8 and Q4I, two blocks of 16 of Q4C ---- */
 
 static __device__ __forceinline__ float group_largest(float x, int width) {
@@ -131,6 +175,18 @@ static __device__ __forceinline__ uint8_t warp_q8(float x, uint8_t *scale) {
     float largest = fmaxf(group_largest(x, 32), 1e-4f);
     *scale = di_e8m0_ceil(largest * (1.0f / 448.0f));
     return di_e4m3_encode(x / di_e8m0_decode(*scale));
+}
+
+/* Codes of eight values a lane, in order; a block is four lanes. A multiplication by the inverse of a
+ * power of two rounds as the division does; scales are far from where there is no inverse. */
+static __device__ __forceinline__ uint2 chunk_q8(const float *v, uint8_t *scale) {
+    float largest = 0;
+    for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(v[i]));
+    largest = fmaxf(group_largest(largest, 4), 1e-4f);
+    *scale = di_e8m0_ceil(largest * (1.0f / 448.0f));
+    float by = __uint_as_float((254u - *scale) << 23);
+    return make_uint2(e4m3_codes(v[0] * by, v[1] * by) | e4m3_codes(v[2] * by, v[3] * by) << 16,
+                      e4m3_codes(v[4] * by, v[5] * by) | e4m3_codes(v[6] * by, v[7] * by) << 16);
 }
 
 /* The byte of lanes 2 i and 2 i + 1, in both. */

@@ -16,11 +16,13 @@ static inline bool mma_is_wide(int64_t n_rows) { return n_rows > MMA_NARROW_ROWS
 
 /* Activations made ready in the workspace, for matrices of this type (mma_order.cuh). */
 typedef struct mma_ready {
-    const uint8_t *data;
+    uint8_t *data;
     int32_t n_rows, groups, k;
     di_dtype dtype;
     bool wide;
 } mma_ready;
+/* Room alone, for a kernel that writes rows as it makes them (mma_store_chunk). */
+mma_ready mma_room(di_stream *s, di_dtype dtype, int32_t n_rows, int32_t groups, int32_t k);
 mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows,
                       int32_t groups, int32_t k, bool quantize);
 

@@ -15,16 +15,6 @@
 
 #include "kernels/cuda/mma_weights.cuh"
 
-/* Kernels that are launched to begin early (mma_run.cuh) read nothing that an earlier one writes
- * before the first of these, which returns when all before are done. The second lets the next kernel
- * begin, if it was launched so. */
-static __device__ __forceinline__ void await_kernels_before() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-static __device__ __forceinline__ void let_kernels_begin() {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
 typedef struct mma_order {
     int32_t group; /* values, mma_format<W>::GROUP of the weights */
     bool pairs;    /* FP4: cells take values 4 apart */
@@ -88,56 +78,60 @@ typedef struct mma_input {
 static inline uint64_t mma_input_bytes(int64_t n_rows, int64_t groups, int32_t k) {
     return static_cast<uint64_t>(mma_rows8(n_rows) * groups * mma_padded(k)) * 2;
 }
-static inline __host__ __device__ int64_t mma_input_cells(const mma_input &in) {
-    return static_cast<int64_t>(in.n_rows) * in.groups * (mma_padded(in.k) / 4);
+static inline __host__ __device__ int64_t mma_input_chunks(const mma_input &in) {
+    return static_cast<int64_t>(in.n_rows) * in.groups * (mma_padded(in.k) / 8);
 }
 
-/* The four values of a cell before it is ordered; zeros behind K. */
-static __device__ __forceinline__ void mma_load_cell(const mma_input &in, int64_t row,
-                                                     int32_t group, int32_t k, float (&v)[4]) {
+/* Eight values before they are ordered; zeros behind K. */
+static __device__ __forceinline__ void mma_load_chunk(const mma_input &in, int64_t row,
+                                                      int32_t group, int32_t k, float (&v)[8]) {
     const __nv_bfloat16 *x = cuda_at<const __nv_bfloat16>(in.x) + row * in.stride +
                              static_cast<int64_t>(group) * in.k + k;
-    if (k + 4 <= in.k && reinterpret_cast<uintptr_t>(x) % 8 == 0) {
-        uint2 words = *reinterpret_cast<const uint2 *>(x);
+    if (k + 8 <= in.k && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
+        uint4 words = *reinterpret_cast<const uint4 *>(x);
         v[0] = __uint_as_float(words.x << 16), v[1] = __uint_as_float(words.x & 0xFFFF0000u);
         v[2] = __uint_as_float(words.y << 16), v[3] = __uint_as_float(words.y & 0xFFFF0000u);
+        v[4] = __uint_as_float(words.z << 16), v[5] = __uint_as_float(words.z & 0xFFFF0000u);
+        v[6] = __uint_as_float(words.w << 16), v[7] = __uint_as_float(words.w & 0xFFFF0000u);
         return;
     }
-    for (int i = 0; i < 4; i++) v[i] = k + i < in.k ? to_float(x[i]) : 0.0f;
+    for (int i = 0; i < 8; i++) v[i] = k + i < in.k ? to_float(x[i]) : 0.0f;
 }
 
-/* q8 of 32 values, four in each of eight lanes. */
-static __device__ __forceinline__ void mma_quantize_cell(float (&v)[4]) {
-    float largest = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
-    largest = fmaxf(group_largest(largest, 8), 1e-4f);
-    float scale = di_e8m0_decode(di_e8m0_ceil(largest * (1.0f / 448.0f)));
-    for (int i = 0; i < 4; i++) v[i] = di_e4m3_decode(di_e4m3_encode(v[i] / scale)) * scale;
+/* Values k .. k + 7 of a row, k a multiple of 8: two cells of one run. Whole warps call, with
+ * consecutive chunks, where they are quantised; `live`: there is such a chunk. */
+static __device__ __forceinline__ void mma_store_chunk(const mma_order &order, uint8_t *out,
+                                                       int64_t row, int32_t k, int32_t padded,
+                                                       bool quantize, bool live, float (&v)[8]) {
+    if (quantize) {
+        uint8_t scale;
+        uint2 codes = chunk_q8(v, &scale);
+        const uint32_t words[2] = {codes.x, codes.y};
+        decode_e4m3<2>(words, di_e8m0_decode(scale), v);
+    }
+    if (!live) return;
+    uint32_t word[4];
+    for (int i = 0; i < 4; i++)
+        word[i] = order.pairs ? pack_bf16(v[i], v[i + 4]) : pack_bf16(v[2 * i], v[2 * i + 1]);
+    mma_place at = mma_cell_at(order, row, k, padded);
+    if (!order.wide) {
+        *reinterpret_cast<uint4 *>(out + at.base) = make_uint4(word[0], word[1], word[2], word[3]);
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        *reinterpret_cast<uint32_t *>(out + at.base + i * at.second) = word[i];
 }
 
-/* Cell i of all; whole warps call, with consecutive cells, of which some may be behind the end. */
-static __device__ __forceinline__ void mma_prepare_cell(const mma_input &in, int32_t i) {
-    int32_t padded = mma_padded(in.k), cells = padded / 4, line = i / cells;
-    int32_t all = static_cast<int32_t>(mma_input_cells(in));
-    int32_t k = i % cells * 4, group = line / in.n_rows;
+/* Chunk i of all; whole warps call, with consecutive chunks, of which some may be behind the end. */
+static __device__ __forceinline__ void mma_prepare_chunk(const mma_input &in, int32_t i) {
+    int32_t padded = mma_padded(in.k), chunks = padded / 8, line = i / chunks;
+    int32_t k = i % chunks * 8, group = line / in.n_rows;
     int64_t row = line % in.n_rows;
-    float v[4] = {};
-    if (i < all) mma_load_cell(in, row, group, k, v);
-    if (in.quantize) mma_quantize_cell(v);
-    uint32_t first = pack_bf16(v[0], v[1]), second = pack_bf16(v[2], v[3]);
-    if (in.order.pairs) { /* of eight values: 0 4, 1 5 to the even lane, 2 6, 3 7 to the odd */
-        bool odd = lane_id() % 2 != 0;
-        uint32_t other = __shfl_xor_sync(ALL_LANES, odd ? first : second, 1);
-        uint32_t low = odd ? other : first, high = odd ? second : other;
-        first = __byte_perm(low, high, 0x5410), second = __byte_perm(low, high, 0x7632);
-    }
-    if (i >= all) return;
-    mma_place at = mma_cell_at(in.order, group * mma_rows8(in.n_rows) + row, k, padded);
-    if (in.order.wide) {
-        *reinterpret_cast<uint32_t *>(in.out + at.base) = first;
-        *reinterpret_cast<uint32_t *>(in.out + at.base + at.second) = second;
-    } else {
-        *reinterpret_cast<uint2 *>(in.out + at.base) = make_uint2(first, second);
-    }
+    bool live = i < static_cast<int32_t>(mma_input_chunks(in));
+    float v[8] = {};
+    if (live) mma_load_chunk(in, row, group, k, v);
+    mma_store_chunk(in.order, in.out, group * mma_rows8(in.n_rows) + row, k, padded, in.quantize,
+                    live, v);
 }
 
 #endif

@@ -145,13 +145,14 @@ static __device__ __forceinline__ float root_inverse(float squares, int64_t n, d
 }
 
 /* A thread's first chunk stays in registers; others, if the block is too small for the row, are read
- * twice. */
+ * twice. The weight is asked for before earlier kernels are done. */
 template <bool WHOLE, bool ONCE, typename A>
 static __device__ __forceinline__ void norm_chunks(const A *x, const di_vector &w, int64_t n,
                                                    double eps, A *out) {
     int64_t first = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
     float sum = 0, mine[ROW_CHUNK], weight[ROW_CHUNK];
     if (first < n) vector_chunk(w, first, weight);
+    await_kernels_before();
     each_chunk<ONCE>(n, [&](int64_t at) {
         float v[ROW_CHUNK];
         load_chunk<WHOLE>(x, at, n, v);

@@ -6,25 +6,7 @@
 #ifndef DI_KERNELS_CUDA_WEIGHTS_CUH
 #define DI_KERNELS_CUDA_WEIGHTS_CUH
 
-#include <cuda_fp8.h>
-
 #include "kernels/cuda/device.cuh"
-
-static __device__ __forceinline__ float2 e4m3_pair(uint32_t codes) { /* the low two bytes */
-    __half2_raw raw =
-        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xFFFFu), __NV_E4M3);
-    return __half22float2(__half2(raw));
-}
-
-/* 4 N E4M3 codes times a scale. */
-template <int N>
-static __device__ __forceinline__ void decode_e4m3(const uint32_t *words, float scale, float *out) {
-    for (int i = 0; i < N; i++) {
-        float2 low = e4m3_pair(words[i]), high = e4m3_pair(words[i] >> 16);
-        out[4 * i] = low.x * scale, out[4 * i + 1] = low.y * scale;
-        out[4 * i + 2] = high.x * scale, out[4 * i + 3] = high.y * scale;
-    }
-}
 
 /* Eight e2m1 codes times a scale. */
 static __device__ __forceinline__ void decode_e2m1(uint32_t word, float scale, float *out) {
