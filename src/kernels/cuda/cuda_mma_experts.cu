@@ -26,6 +26,8 @@ static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns
         mma_launch_narrow<Job, MT, 1>(s, "experts", job, narrow);
     else if (columns == 16)
         mma_launch_narrow<Job, MT, 2>(s, "experts", job, narrow);
+    else if (columns == 32)
+        run_wide<Job, 32>(s, job, wide);
     else if (columns == 64)
         run_wide<Job, 64>(s, job, wide);
     else
@@ -80,7 +82,7 @@ void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     first.x = x.data, first.inner = inner, first.n_rows = args->n_rows, first.top_k = 1;
     first.limit = args->limit, first.h_order = mma_order_of(DI_F8_E4M3, x.wide);
     first.h = take_h(s, args->n_rows, inner);
-    int32_t columns = !x.wide ? 8 : args->n_rows <= 64 ? 64 : 128;
+    int32_t columns = !x.wide ? 8 : args->n_rows <= 32 ? 32 : args->n_rows <= 64 ? 64 : 128;
     run_job(s, first, cuda_blocks(args->n_rows, columns), columns, inner);
     cuda_product p = {};
     p.w = args->w2, p.n_rows = args->n_rows, p.n = args->w2.n, p.groups = 1;

@@ -15,16 +15,11 @@ static inline double mma_balance(int64_t items, int64_t processors) {
     return rounds > 1 ? filled : 0.6 * filled;
 }
 
-/* Tiles of 64, 32 or 16 rows: higher ones have less to do around their products. */
+/* Tiles of 32 or 16 rows: higher ones have less to do around their products. */
 template <di_dtype W> static void mma_linear_narrow(di_stream *s, const mma_linear<W> &job) {
-    int64_t high = job.count(64, 8), middle = job.count(32, 8), low = job.count(16, 8);
-    double of_high = mma_balance(high, s->n_processors);
-    double of_middle = 0.95 * mma_balance(middle, s->n_processors);
-    double of_low = 0.85 * mma_balance(low, s->n_processors);
-    if (of_high >= of_middle && of_high >= of_low)
-        mma_launch_narrow<mma_linear<W>, 4, 1>(s, "product", job, high);
-    else if (of_middle >= of_low)
-        mma_launch_narrow<mma_linear<W>, 2, 1>(s, "product", job, middle);
+    int64_t high = job.count(32, 8), low = job.count(16, 8);
+    if (mma_balance(high, s->n_processors) >= 0.9 * mma_balance(low, s->n_processors))
+        mma_launch_narrow<mma_linear<W>, 2, 1>(s, "product", job, high);
     else
         mma_launch_narrow<mma_linear<W>, 1, 1>(s, "product", job, low);
 }
@@ -48,6 +43,8 @@ static void mma_linear_run(di_stream *s, const cuda_product *p, const mma_ready 
     job.out = cuda_at<void>(p->out), job.out_stride = p->out_stride, job.to_f = p->to_f;
     if (!x->wide)
         mma_linear_narrow<W>(s, job);
+    else if (p->n_rows <= 32)
+        mma_linear_wide<W, 32>(s, job);
     else if (p->n_rows <= 64)
         mma_linear_wide<W, 64>(s, job);
     else

@@ -61,11 +61,10 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         mma_tile tile;
         int32_t row[WIDTH]; /* the prepared row of each column; of the first where there is none */
     };
-    /* A step of the ring is a tile of 16 rows or two: rows g and g + 8 of every lane, and behind all
-     * steps the words around their scales. */
-    static constexpr int PAIR = TILES > 1 ? 2 : 1, STEPS = TILES / PAIR; /* of a group */
-    static constexpr uint32_t ROWS = 2 * WARP * 16, STEP = PAIR * ROWS, RING = 8 * ROWS;
-    static constexpr int AHEAD = 8 / PAIR - 1;
+    /* A step of the ring: rows g and g + 8 of every lane; behind all steps the words around their
+     * scales. */
+    static constexpr uint32_t STEP = 2 * WARP * 16, RING = 8 * STEP;
+    static constexpr int AHEAD = 7;
 
     /* Shared memory: what is known, a line that is never read, the rings of the warps, the sums of
      * all. */
@@ -177,11 +176,6 @@ template <typename Job, int MT, int NT> struct mma_narrow {
             copy_odd_rows<W>(at.data[side], at.scale[side], c.row + first, at.end - 1, job.rows.k,
                              begin / GROUP + c.group, runs + step, words + step / 4);
         }
-    }
-    /* Step p of a group. */
-    __device__ void copy_step(const cursor &c, int p, uint32_t step) const {
-#pragma unroll
-        for (int i = 0; i < PAIR; i++) copy_rows(c, p * PAIR + i, step + i * ROWS);
         copies_commit();
     }
 
@@ -244,24 +238,25 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         return y;
     }
 
-    __device__ void finish(const mma_tile &at, const float *sums) const {
-        int32_t parts = static_cast<int32_t>(blockDim.x) / WARP;
+    /* Tile `number`; each time other warps have the most to do. */
+    __device__ void finish(int32_t number, const mma_tile &at) const {
+        int32_t threads = static_cast<int32_t>(blockDim.x), parts = threads / WARP;
+        int32_t thread = (static_cast<int32_t>(threadIdx.x) + number % parts * WARP) % threads;
         if constexpr (Job::SIDES == 1) {
-            for (int e = static_cast<int>(threadIdx.x); e < SUMS * WARP;
-                 e += static_cast<int>(blockDim.x)) {
-                int f = e / WARP, lane = e % WARP, m = f / (4 * NT), j = f / 4 % NT, i = f % 4;
-                int32_t row = 16 * m + lane / 4 + i / 2 * 8, column = 8 * j + lane % 4 * 2 + i % 2;
-                if (column < at.columns) job.store(at, row, column, joined(sums, parts, f, lane));
+            for (int32_t e = thread; e < at.columns * HEIGHT; e += threads) {
+                int32_t row = e % HEIGHT, column = e / HEIGHT;
+                int f = (row / 16 * NT + column / 8) * 4 + row % 16 / 8 * 2 + column % 2;
+                job.store(at, row, column, joined(joint, parts, f, row % 8 * 4 + column % 8 / 2));
             }
         } else { /* a warp a column: lane l has channel l of 32 */
             static_assert(HEIGHT == 32, "the quantiser's block");
             int m = lane_id() / 16, upper = lane_id() / 8 % 2;
-            for (int32_t column = warp_id(); column < at.columns; column += parts) {
+            for (int32_t column = thread / WARP; column < at.columns; column += parts) {
                 int j = column / 8, i = 2 * upper + column % 2;
                 int lane = lane_id() % 8 * 4 + column % 8 / 2;
                 int gate = (m * NT + j) * 4 + i, up = ((MT + m) * NT + j) * 4 + i;
-                job.finish(at, 0, column, joined(sums, parts, gate, lane),
-                           joined(sums, parts, up, lane));
+                job.finish(at, 0, column, joined(joint, parts, gate, lane),
+                           joined(joint, parts, up, lane));
             }
         }
     }
@@ -290,18 +285,15 @@ template <typename Job, int MT, int NT> struct mma_narrow {
 #pragma unroll
         for (int u = 0; u < UNITS; u++) b[u] = s.b[u];
 #pragma unroll
-        for (int p = 0; p < STEPS; p++) {
-            if ((p + AHEAD) % STEPS == 0) advance(s.next);
-            uint32_t read_last = p > 0 ? s.step + (p - 1) * STEP : (s.step + RING - STEP) % RING;
+        for (int m = 0; m < TILES; m++) {
+            if ((m + AHEAD) % TILES == 0) advance(s.next);
+            uint32_t read_last = m > 0 ? s.step + (m - 1) * STEP : (s.step + RING - STEP) % RING;
             copies_wait<AHEAD - 1>();
-            copy_step(s.next, (p + AHEAD) % STEPS, read_last);
-#pragma unroll
-            for (int i = 0; i < PAIR; i++)
-                consume(same, group, s.step + p * STEP + i * ROWS, x, b, octets,
-                        sums[p * PAIR + i]);
-            if (NT == 1 && p == 0) load_ahead(s, number, group, x[0]);
+            copy_rows(s.next, (m + AHEAD) % TILES, read_last);
+            consume(same, group, s.step + m * STEP, x, b, octets, sums[m]);
+            if (NT == 1 && m == 0) load_ahead(s, number, group, x[0]);
         }
-        s.step = (s.step + STEPS * STEP) % RING;
+        s.step = (s.step + TILES * STEP) % RING;
     }
 
     /* All of tile `number`. */
@@ -313,7 +305,8 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         float sums[TILES][NT][4] = {};
 #pragma unroll
         for (int j = 0; j < NT; j++) x[j] = column_of(number, j);
-        if (warp_id() == static_cast<int>(blockDim.x) / WARP - 1) look_ahead(number + 2);
+        int32_t parts = static_cast<int32_t>(blockDim.x) / WARP;
+        if (warp_id() == (number + 1) % parts) look_ahead(number + 2);
         for (int32_t group = 0; group < groups; group++) {
             run_group(s, number, group, same, octets, x, sums);
 #pragma unroll
@@ -324,7 +317,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
 #pragma unroll
         for (int f = 0; f < SUMS; f++) mine[f * WARP] = sums[f / (4 * NT)][f / 4 % NT][f % 4];
         __syncthreads(); /* also: the tile after the next one is known */
-        finish(at.tile, joint);
+        finish(number, at.tile);
     }
 
     /* Brings the first tile's columns to the first cache; later ones' are likely there. */
@@ -342,8 +335,8 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         begin_tile(s.next);
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            if (i > 0 && i % STEPS == 0) advance(s.next);
-            copy_step(s.next, i % STEPS, i * STEP);
+            if (i > 0 && i % TILES == 0) advance(s.next);
+            copy_rows(s.next, i % TILES, i * STEP);
         }
         if (Job::STATIC) await_kernels_before();
         if (n_tiles > 0) warm_columns();

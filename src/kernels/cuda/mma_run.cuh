@@ -33,6 +33,9 @@ static void mma_launch(di_stream *s, const char *what, dim3 grid, uint32_t threa
     cuda_check(s, cudaLaunchKernelEx(&config, kernel, job), what);
 }
 
+/* Warps of narrow blocks that a processor has. */
+static constexpr int NARROW_WARPS = 18;
+
 /* Blocks stay until all tiles are done: as many as the device holds, at most `items`. */
 template <typename Job, int MT, int NT>
 static void mma_launch_narrow(di_stream *s, const char *what, const Job &job, int64_t items) {
@@ -51,6 +54,8 @@ static void mma_launch_narrow(di_stream *s, const char *what, const Job &job, in
                    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, parts * WARP,
                                                                  shared),
                    what);
+        /* More warps would only queue for their copies. */
+        if (blocks > NARROW_WARPS / parts) blocks = NARROW_WARPS / parts;
         if (blocks < 1) blocks = 1;
     }
     int64_t most = static_cast<int64_t>(blocks) * s->n_processors;
@@ -60,7 +65,7 @@ static void mma_launch_narrow(di_stream *s, const char *what, const Job &job, in
 
 template <typename Job, int N>
 static void mma_launch_wide(di_stream *s, const char *what, const Job &job, int64_t items) {
-    int64_t most = s->n_processors;
+    int64_t most = static_cast<int64_t>(mma_wide<Job, N, false>::BLOCKS) * s->n_processors;
     if (items <= 0) return;
     mma_launch(s, what, dim3(static_cast<uint32_t>(items < most ? items : most)), WIDE_THREADS,
                mma_wide<Job, N, false>::BYTES, 1, mma_wide_kernel<Job, N, false>, job);

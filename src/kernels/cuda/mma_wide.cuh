@@ -21,7 +21,8 @@
 #include "kernels/cuda/mma_jobs.cuh"
 
 static constexpr int WIDE_THREADS = 256, WIDE_HEIGHT = 128;
-static constexpr int WIDE_SHARED = 220 * 1024; /* of the 227 KiB that a block may have */
+static constexpr int WIDE_SHARED =
+    220 * 1024; /* of the 227 KiB that a processor's blocks may have */
 
 /* What a thread copies of one stored row's run, of which not everything is there or aligned: zeros
  * for what is not. Not inlined, and given nothing by reference, so that it costs the others no
@@ -34,9 +35,11 @@ static __device__ __noinline__ void copy_odd_run(uint32_t shared, const uint8_t 
 
 template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr di_dtype W = Job::FORMAT;
-    /* Groups of a stage. Narrower tiles have less to do in one, so they take more where the parts of
-     * K allow it. */
-    static constexpr int GROUPS = W == DI_BF16 || (W == DI_F8_E4M3 && N < 128) ? 2 : 1;
+    /* Up to 64 columns two blocks share a processor and hide each other's latency, where two rings
+     * fit: stages are short there, and sums of parts are added up in shared memory. */
+    static constexpr int BLOCKS = N <= 64 && W != DI_FP4_PAIR ? 2 : 1;
+    static constexpr bool KEEPS = N <= 64;
+    static constexpr int GROUPS = W == DI_BF16 && BLOCKS == 1 ? 2 : 1;     /* of a stage */
     static constexpr int GROUP = mma_format<W>::GROUP, K = GROUP * GROUPS; /* values of a stage */
     static constexpr int HEIGHT = WIDE_HEIGHT / Job::SIDES;
     static constexpr int OCTETS = N / 8, SUMS = N / 2;
@@ -49,9 +52,9 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr int SCALES = mma_format<W>::SCALES ? WIDE_THREADS * 8 : 0;
     static_assert(W != DI_FP4_PAIR || GROUPS == 1, "a stage has one word of scales");
     static constexpr int STAGE = WEIGHTS + SCALES + K * N * 2;
-    static constexpr int PASS = 64, PITCH = WIDE_HEIGHT + 4;
+    static constexpr int PASS = N < 64 ? N : 64, PITCH = WIDE_HEIGHT + 4;
     static constexpr int JOINT = PASS * PITCH * static_cast<int>(sizeof(float));
-    static constexpr int DEPTH = (WIDE_SHARED - JOINT) / STAGE;
+    static constexpr int DEPTH = (WIDE_SHARED / BLOCKS - JOINT) / STAGE;
     static constexpr size_t BYTES = DEPTH * STAGE + JOINT;
     static_assert(DEPTH >= 4, "two stages are read while others come");
 
@@ -67,7 +70,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* Tiles that are not full are multiplied by narrower instructions. */
     static __device__ int32_t multiplied(int32_t columns) {
-        return columns <= 32 ? 32 : columns <= 64 ? 64 : N;
+        return N <= 32 || columns <= 32 ? 32 : N <= 64 || columns <= 64 ? 64 : N;
     }
 
     const Job &job;
@@ -268,24 +271,30 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         hold(sums);
     }
 
+    /* The sums of the first part of a tile, or of a later one, where KEEPS. */
+    template <int M> __device__ void keep_sums(const float (&sums)[M / 2], bool first) const {
+#pragma unroll
+        for (int f = 0; f < M / 2; f++) {
+            int column = f / 4 * 8 + f % 2, i = f % 4 / 2 * 8;
+            float *kept = joint + (column + 2 * t) * PITCH + own_row + i;
+            *kept = first ? sums[f] : *kept + sums[f]; /* not 0 + sums: a 0 keeps its sign */
+        }
+    }
+
     /* The parts of K from 0 each, added in their order; the block's one part where it has one. */
     template <int M>
     __device__ void multiply_tile(bool same, cursor &next, int &slot, float (&total)[SUMS]) const {
-        float sums[M / 2] = {};
-        if constexpr (SPLIT) {
-            multiply_part<M>(first_stage, end_stage, same, next, slot, sums);
+        int32_t each = SPLIT ? end_stage - first_stage : part_stages();
+        for (int32_t begin = first_stage; begin < end_stage; begin += each) {
+            int32_t end = begin + each < end_stage ? begin + each : end_stage;
+            float sums[M / 2] = {};
+            multiply_part<M>(begin, end, same, next, slot, sums);
+            if constexpr (KEEPS) {
+                keep_sums<M>(sums, begin == first_stage);
+            } else {
 #pragma unroll
-            for (int i = 0; i < M / 2; i++) total[i] = sums[i];
-        } else {
-            int32_t each = part_stages();
-            for (int32_t begin = 0; begin < end_stage; begin += each) {
-                int32_t end = begin + each < end_stage ? begin + each : end_stage;
-#pragma unroll
-                for (int i = 0; i < M / 2; i++) sums[i] = 0;
-                multiply_part<M>(begin, end, same, next, slot, sums);
-#pragma unroll
-                for (int i = 0; i < M / 2; i++) /* not 0 + sums: a 0 keeps its sign */
-                    total[i] = begin == 0 ? sums[i] : total[i] + sums[i];
+                for (int i = 0; i < M / 2; i++)
+                    total[i] = begin == first_stage ? sums[i] : total[i] + sums[i];
             }
         }
     }
@@ -351,7 +360,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     __device__ void store_tile(const mma_tile &at, const float (&total)[SUMS]) const {
         for (int pass = 0; pass * PASS < at.columns; pass++) {
-            put_sums(total, pass);
+            if constexpr (!KEEPS) put_sums(total, pass);
             if constexpr (SPLIT) {
                 cluster_sync_aligned();
                 store_joined(at, pass);
@@ -376,10 +385,10 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             mma_tile at = job.tile(item, HEIGHT, N);
             int32_t columns = multiplied(at.columns);
             bool same = at.row % 16 == 0;
-            if (columns == 32)
+            if (N <= 32 || columns == 32)
                 multiply_tile<32>(same, next, slot, total);
-            else if (columns == 64)
-                multiply_tile<64>(same, next, slot, total);
+            else if (N <= 64 || columns == 64)
+                multiply_tile<N <= 64 ? N : 64>(same, next, slot, total);
             else
                 multiply_tile<N>(same, next, slot, total);
             asm volatile("" : "+r"(item)); /* look again: registers are short in between */
@@ -389,7 +398,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 };
 
 template <typename Job, int N, bool SPLIT>
-static __global__ void __launch_bounds__(WIDE_THREADS, 1) mma_wide_kernel(Job job) {
+static __global__ void __launch_bounds__(WIDE_THREADS, mma_wide<Job, N, SPLIT>::BLOCKS)
+    mma_wide_kernel(Job job) {
     extern __shared__ __align__(128) uint8_t mma_shared[];
     await_kernels_before();
     let_kernels_begin();
