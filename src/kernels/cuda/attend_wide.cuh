@@ -1,5 +1,5 @@
-/* Instructions of compute capability 9.0 for attention and the indexer: products by a warpgroup (wgmma), barriers in
- * shared memory, stores into the shared memory of a cluster's other block.
+/* Instructions of compute capability 9.0 for attention and the indexer: products by a warpgroup
+ * (wgmma), barriers in shared memory, stores into the shared memory of a cluster's other block.
  *
  * Tiles. A slab is 64 bf16 values of each of 64 rows: 128 bytes a row, in which piece i of 16 bytes
  * stands at i ^ (row % 8) (the 128-byte swizzle); slabs begin at multiples of 1024 bytes. The same
@@ -34,12 +34,13 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t byte
                  "r"(bytes)
                  : "memory");
 }
-/* Until the phase of this parity is over. */
+/* Until the phase of this parity is over. Of the block's scope: a wider one would empty the first
+ * cache, and what the other block sends lies in this block's memory before it counts. */
 static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) {
     uint32_t done;
     do {
         asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                      "selp.u32 %0, 1, 0, p;\n}"
                      : "=r"(done)
                      : "r"(shared_address(b)), "r"(parity)
@@ -47,15 +48,54 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity
     } while (done == 0);
 }
 
-/* ---- The other block of a cluster of two ---- */
+/* ---- The other block of a cluster of two; addresses and barriers by cluster_address ---- */
 
-/* 16 bytes, which count for the peer's barrier when they are there. */
-static __device__ __forceinline__ void store_peer(uint32_t to, const float *x, uint32_t barrier) {
+/* 16 and 4 bytes, which count for the peer's barrier when they are there. */
+static __device__ __forceinline__ void store_peer(uint32_t to, const uint32_t *x,
+                                                  uint32_t barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], "
                  "{%1, %2, %3, %4}, [%5];" ::"r"(to),
-                 "r"(__float_as_uint(x[0])), "r"(__float_as_uint(x[1])), "r"(__float_as_uint(x[2])),
-                 "r"(__float_as_uint(x[3])), "r"(barrier)
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(barrier)
                  : "memory");
+}
+static __device__ __forceinline__ void store_peer(uint32_t to, float x, uint32_t barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+                     to),
+                 "r"(__float_as_uint(x)), "r"(barrier)
+                 : "memory");
+}
+static __device__ __forceinline__ void barrier_arrive_peer(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* The barriers that this thread initialised are there for the cluster after cluster_meet. */
+static __device__ __forceinline__ void barriers_made() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+/* The two halves of a meeting of all threads, whose warps come together; only barriers_made is
+ * ordered by it. */
+static __device__ __forceinline__ void cluster_come() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void cluster_meet() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* ---- Registers and caches ---- */
+
+/* All warps of a warpgroup: how many registers each thread has from now on. */
+template <int N> static __device__ __forceinline__ void fewer_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+template <int N> static __device__ __forceinline__ void more_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+/* Asks for the 64 bytes around p, into the second cache. */
+static __device__ __forceinline__ void ask_for(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 /* ---- Products ---- */
@@ -64,6 +104,11 @@ static __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t
                                                       uint32_t stride) {
     return (address >> 4 & 0x3FFFu) | static_cast<uint64_t>(leading >> 4) << 16 |
            static_cast<uint64_t>(stride >> 4) << 32 | UINT64_C(1) << 62;
+}
+/* An address in shared memory that is the same for all lanes, and known to be: descriptors are then
+ * made for the warp, not by every lane. */
+static __device__ __forceinline__ uint32_t common_address(const void *p) {
+    return __shfl_sync(ALL_LANES, shared_address(p), 0);
 }
 /* 16 values from `address` on of 64 rows. */
 static __device__ __forceinline__ uint64_t descriptor_k(uint32_t address) {
@@ -74,15 +119,15 @@ static __device__ __forceinline__ uint64_t descriptor_mn(uint32_t address) {
     return descriptor(address, SLAB_BYTES, 1024);
 }
 
-/* d = a b, or d += a b when `add`: [64][16] and [64][16] by descriptor_k. */
-static __device__ __forceinline__ void product_scores(float (&d)[32], uint64_t a, uint64_t b,
+/* d = a b, or d += a b when `add`: [64][16] in registers, and [64][16] by descriptor_k. */
+static __device__ __forceinline__ void product_scores(float (&d)[32], const uint32_t *a, uint64_t b,
                                                       bool add) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_R32
-                 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
                  : WGMMA_D32(d)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
 #endif
 }
 
@@ -99,7 +144,8 @@ static __device__ __forceinline__ void product_codes(float (&d)[16], const uint3
 #endif
 }
 
-/* d += a b: [64][16] in registers, and [16][64, 128 or 256] by descriptor_mn. */
+/* d += a b: [64][16] in registers, and [16][64, 128 or 256] by descriptor_mn. 256 are two products:
+ * one with so many registers is for kernels of fewer threads. */
 static __device__ __forceinline__ void product_values(float (&d)[32], const uint32_t *a,
                                                       uint64_t b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -121,10 +167,14 @@ static __device__ __forceinline__ void product_values(float (&d)[64], const uint
 static __device__ __forceinline__ void product_values(float (&d)[128], const uint32_t *a,
                                                       uint64_t b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WGMMA_R128
-                 "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 1;"
-                 : WGMMA_D128(d)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#define VALUES_AT(i, b)                                                                            \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WGMMA_R64               \
+                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"                                       \
+                 : WGMMA_D64_AT(d, i)                                                              \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+    VALUES_AT(0, b);
+    VALUES_AT(64, b + (2 * SLAB_BYTES >> 4));
+#undef VALUES_AT
 #endif
 }
 

@@ -244,12 +244,14 @@ static bool fits_pair(const di_stream *s, size_t bytes) {
     return major == 9;
 }
 
-/* Whether all pieces of 16 bytes of keys are aligned: widths are multiples of 32. */
-static bool keys_aligned(const di_attend_args *args) {
+/* Whether keys are of the largest width, their codes aligned to 16 bytes, the scales of entries to
+ * two (attend_pair_kernel): those of released models are. */
+static bool whole_keys(const di_attend_args *args) {
     uint64_t all = args->kv_codes.address | args->ring.codes.address;
-    if (args->top_k > 0)
-        all |= args->pages.pool.address | args->pages.page_bytes | args->pages.codes;
-    return all % 16 == 0;
+    if (args->head_dim != MAX_DIM) return false;
+    if (args->top_k == 0) return all % 16 == 0;
+    all |= args->pages.pool.address | args->pages.page_bytes | args->pages.codes;
+    return all % 16 == 0 && args->pages.scales % 2 == 0;
 }
 
 /* Returns whether it did. */
@@ -258,8 +260,8 @@ template <int DC> static bool attend_pair(di_stream *s, const di_attend_args *ar
     if (args->rope.dims > 2 * PAIR_ANGLES || !fits_pair(s, bytes)) return false;
     dim3 grid(2 * static_cast<uint32_t>(args->batch.n_rows),
               cuda_blocks(args->n_heads, PAIR_HEADS));
-    float scale = score_scale(args->head_dim);
-    if (DC == MAX_DIM / 2 && keys_aligned(args)) /* other widths are no released model's */
+    float scale = score_scale(args->head_dim) * (LOG2_E / KEY_SHARE);
+    if (DC == MAX_DIM / 2 && whole_keys(args))
         cuda_launch(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<MAX_DIM / 2, true>,
                     *args, scale);
     else

@@ -1,0 +1,143 @@
+/* The warps that decode keys into tiles (attend_pair.cuh). */
+#ifndef DI_KERNELS_CUDA_ATTEND_DECODE_CUH
+#define DI_KERNELS_CUDA_ATTEND_DECODE_CUH
+
+#include "kernels/cuda/attend_shared.cuh"
+
+enum { NO_KEY, WINDOW_KEY, ENTRY_KEY };
+
+/* 32 values of a key on their way: codes, of which an entry has four words, and a scale or two.
+ * Nothing is made of them before they are stored, so that loads are under way meanwhile. */
+typedef struct raw_key {
+    uint32_t words[8], scales;
+    int kind; /* NO_KEY: beyond the list or the key; the rest is not set */
+} raw_key;
+
+template <bool WHOLE>
+static __device__ __forceinline__ void load_words16(const uint8_t *from, uint32_t *words) {
+    if (WHOLE) {
+        uint4 v = __ldg(reinterpret_cast<const uint4 *>(from));
+        words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+    } else {
+        load_words<4>(from, words);
+    }
+}
+
+/* Values from `dim` on. */
+template <bool WHOLE>
+static __device__ __forceinline__ void load_raw(key_address at, int32_t dim, raw_key &raw) {
+    if (raw.kind == ENTRY_KEY) {
+        const uint8_t *scales = at.scales + dim / 16;
+        load_words16<WHOLE>(at.codes + dim / 2, raw.words);
+        raw.scales = WHOLE ? __ldg(reinterpret_cast<const uint16_t *>(scales))
+                           : scales[0] | static_cast<uint32_t>(scales[1]) << 8;
+    } else if (raw.kind == WINDOW_KEY) {
+        load_words16<WHOLE>(at.codes + dim, raw.words);
+        load_words16<WHOLE>(at.codes + dim + 16, raw.words + 4);
+        raw.scales = __ldg(at.scales + dim / 32);
+    }
+}
+
+/* Writes them to four places of a tile. */
+static __device__ __forceinline__ void store_raw(const raw_key &raw, uint8_t *tile,
+                                                 const int (&places)[4]) {
+    uint32_t x[4][4] = {};
+    if (raw.kind == ENTRY_KEY) {
+        uint32_t factors[2];
+        entry_factors(raw.scales, factors);
+#pragma unroll
+        for (int i = 0; i < 4; i++) decode_entry8(raw.words[i], factors[i / 2], x[i]);
+    } else if (raw.kind == WINDOW_KEY) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            decode_window8(raw.words[2 * i], raw.words[2 * i + 1], raw.scales, x[i]);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        *reinterpret_cast<uint4 *>(tile + places[k]) =
+            make_uint4(x[0][k], x[1][k], x[2][k], x[3][k]);
+}
+
+/* A warp has eight keys, and in one go four pieces of 32 of their values: neighbours in a row of
+ * shared memory are then keys, which lie in different banks. */
+template <int DC, bool WHOLE> struct tile_decoder {
+    static constexpr int PIECES = DC / 32, GOES = PIECES > 4 ? PIECES / 4 : 1;
+    const di_attend_args &args;
+    const key_list &l;
+    pair_shared<DC> *m;
+    int rank, key, piece; /* piece: of the first go */
+    int places[4];
+
+    __device__ __forceinline__ tile_decoder(const di_attend_args &a, const key_list &list,
+                                            pair_shared<DC> *memory, int block_rank)
+        : args(a), l(list), m(memory), rank(block_rank) {
+        int lane = lane_id();
+        key = (warp_id() - 2 * GROUP_WARPS) * 8 + lane % 8, piece = lane / 8;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            places[k] = piece / 2 * SLAB_BYTES + slab_place(key, piece % 2 * 4 + k);
+    }
+
+    /* Tile j: of every two blocks of slots three. */
+    __device__ __forceinline__ int block_of(int j) const {
+        return j / 3 * 2 + (j % 3 < 2 ? rank : rank ^ 1);
+    }
+    __device__ __forceinline__ bool has(int j) const { return block_of(j) * SLAB < l.n; }
+    /* The first tile from j on that there is, or one behind the last. */
+    __device__ __forceinline__ int tile_from(int j) const { return has(j) ? j : j + 2 - j % 3; }
+
+    __device__ __forceinline__ void load(int j, int go, raw_key &raw) const {
+        int32_t at = block_of(j) * SLAB + key, half = j % 3 == 0 ? rank ^ 1 : rank;
+        int32_t dim = half * DC + (piece + 4 * go) * 32;
+        bool live = at < l.n && (WHOLE || dim < args.head_dim);
+        raw.kind = !live ? NO_KEY : at < l.n_window ? WINDOW_KEY : ENTRY_KEY;
+        if (live) load_raw<WHOLE>(l.addresses[at], dim, raw);
+    }
+    __device__ __forceinline__ void store(int go, uint8_t *tile, const raw_key &raw) const {
+        if (PIECES >= 4 || piece < PIECES) store_raw(raw, tile + go * 2 * SLAB_BYTES, places);
+    }
+    /* Asks for a whole block, eight keys a warp: loads of it come soon. */
+    __device__ __forceinline__ void ask(int block) const {
+        int32_t at = block * SLAB + key, quarter = (WHOLE ? 2 * DC : args.head_dim) / 4;
+        if (at >= l.n) return;
+        key_address from = l.addresses[at];
+        if (at >= l.n_window) {
+            ask_for(from.codes + piece * (quarter / 2));
+        } else {
+            ask_for(from.codes + piece * quarter);
+            ask_for(from.codes + piece * quarter + quarter / 2);
+        }
+        if (piece == 0) ask_for(from.scales);
+    }
+};
+
+/* Keys are asked for two blocks, and loaded one tile, before they are decoded. */
+template <int DC, bool WHOLE>
+static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, const key_list &l,
+                                                    pair_shared<DC> *m, int rank) {
+    using decoder = tile_decoder<DC, WHOLE>;
+    decoder d(args, l, m, rank);
+    raw_key raw[decoder::GOES];
+    int j = d.tile_from(0);
+    if (l.n == 0) return;
+#pragma unroll
+    for (int go = 0; go < decoder::GOES; go++) d.load(j, go, raw[go]);
+    d.ask(rank);
+    while (d.has(j)) {
+        int next = d.tile_from(j + 1), stage = j % PAIR_TILES;
+        bool more = d.has(next);
+        if (j % 3 == 0) d.ask(d.block_of(j) + 2);
+        barrier_wait(&m->empty[stage], (j / PAIR_TILES & 1) ^ 1);
+#pragma unroll
+        for (int go = 0; go < decoder::GOES; go++) {
+            d.store(go, m->tiles[stage], raw[go]);
+            if (more) d.load(next, go, raw[go]);
+        }
+        shared_for_products();
+        __syncwarp();
+        if (lane_id() == 0) barrier_arrive(&m->full[stage]);
+        j = next;
+    }
+}
+
+#endif
