@@ -12,7 +12,6 @@
 #include "cli/batch_result.c"
 #include "cli/json_prompt.c"
 #include "cli/lines.c"
-#include "cli/lossy.c"
 
 #define REQUIRE(condition)                                                                         \
     do {                                                                                           \
@@ -25,6 +24,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static di_engine *engine;
+static di_request_env env;
 
 static void open_engine_once(void) {
     di_engine_options options = di_engine_options_defaults();
@@ -37,25 +37,29 @@ static void open_engine_once(void) {
     options.max_batch = 1;
     options.window_cache = 0;
     REQUIRE(di_engine_open(DI_SOURCE_DIR "/models/demo", &options, &engine, &error) == DI_OK);
+    env = di_request_env_of(engine);
 }
 
 static void check_read(const di_batch_line *line) {
     di_engine_info info = di_engine_get_info(engine);
     di_error error;
-    REQUIRE(di_sampling_check(&line->sampling, info.vocab_size, &error) == DI_OK);
-    REQUIRE(line->prompt.size > 0 && line->prompt.size < (size_t)info.context);
-    for (size_t i = 0; i < line->prompt.size; i++) {
-        REQUIRE(line->prompt.data[i] >= 0 && line->prompt.data[i] < info.vocab_size);
+    REQUIRE(di_sampling_check(&line->request.sampling, info.vocab_size, &error) == DI_OK);
+    REQUIRE(line->request.prompts[0].size > 0 &&
+            line->request.prompts[0].size < (size_t)info.context);
+    for (size_t i = 0; i < line->request.prompts[0].size; i++) {
+        REQUIRE(line->request.prompts[0].data[i] >= 0 &&
+                line->request.prompts[0].data[i] < info.vocab_size);
     }
-    REQUIRE(line->n_choices >= 1 && line->n_choices <= 128 && line->max_tokens >= 0);
-    REQUIRE(line->top_logprobs >= 0 && line->top_logprobs <= 20);
-    for (int i = 0; i < line->n_stops; i++) REQUIRE(line->stops[i][0]);
-    di_request request = {.ids = line->prompt.data,
-                          .n_ids = line->prompt.size,
-                          .max_tokens = line->max_tokens,
-                          .sampling = line->sampling,
-                          .n_choices = line->n_choices,
-                          .top_logprobs = line->top_logprobs};
+    REQUIRE(line->request.n_choices >= 1 && line->request.n_choices <= 128 &&
+            line->request.max_tokens >= 0);
+    REQUIRE(line->request.top_logprobs >= 0 && line->request.top_logprobs <= 20);
+    for (int i = 0; i < line->request.n_stops; i++) REQUIRE(line->request.stops[i][0]);
+    di_request request = {.ids = line->request.prompts[0].data,
+                          .n_ids = line->request.prompts[0].size,
+                          .max_tokens = line->request.max_tokens,
+                          .sampling = line->request.sampling,
+                          .n_choices = line->request.n_choices,
+                          .top_logprobs = line->request.top_logprobs};
     uint64_t id;
     REQUIRE(di_engine_submit(engine, &request, &id, &error) == DI_OK);
     REQUIRE(di_engine_cancel(engine, id));
@@ -92,7 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         di_batch_line line = {.custom_id = NULL};
         di_error error;
         di_status status = di_batch_line_open(&line, text, n, "line 1 of the input", &error);
-        if (status == DI_OK) status = di_batch_line_read(&line, engine, &error);
+        if (status == DI_OK) status = di_batch_line_read(&line, &env, &error);
         if (status == DI_OK) {
             check_read(&line);
         } else {

@@ -61,15 +61,16 @@ di_status di_batch_job_prepare(di_batch_job *job, const di_engine *engine, di_er
     di_batch_line *line = &job->line;
     di_engine_info info = di_engine_get_info(engine);
     job->eos_token = info.eos_token;
-    job->n_top = line->top_logprobs < info.vocab_size ? line->top_logprobs : info.vocab_size;
-    job->choices = calloc((size_t)line->n_choices, sizeof *job->choices);
+    job->n_top =
+        line->request.top_logprobs < info.vocab_size ? line->request.top_logprobs : info.vocab_size;
+    job->choices = calloc((size_t)line->request.n_choices, sizeof *job->choices);
     if (!job->choices) return di_fail(error, DI_ERR_MEMORY, "out of memory: request");
-    for (int32_t i = 0; i < line->n_choices; i++) {
+    for (int32_t i = 0; i < line->request.n_choices; i++) {
         di_reader_options options = di_reader_options_defaults();
         options.raw = !line->chat;
-        options.thinking = line->thinking;
-        options.stops = line->stops;
-        options.n_stops = line->n_stops;
+        options.thinking = line->request.thinking;
+        options.stops = line->request.stops;
+        options.n_stops = line->request.n_stops;
         options.on_part = on_part;
         options.user = &job->choices[i].answer;
         DI_TRY(di_reader_create(di_engine_tokenizer(engine), &options, &job->choices[i].reader,
@@ -80,13 +81,13 @@ di_status di_batch_job_prepare(di_batch_job *job, const di_engine *engine, di_er
 
 di_status di_batch_job_submit(di_batch_job *job, di_engine *engine, di_error *error) {
     const di_batch_line *line = &job->line;
-    job->n_open = line->n_choices;
-    di_request request = {.ids = line->prompt.data,
-                          .n_ids = line->prompt.size,
-                          .max_tokens = line->max_tokens,
-                          .sampling = line->sampling,
-                          .n_choices = line->n_choices,
-                          .top_logprobs = line->top_logprobs,
+    job->n_open = line->request.n_choices;
+    di_request request = {.ids = line->request.prompts[0].data,
+                          .n_ids = line->request.prompts[0].size,
+                          .max_tokens = line->request.max_tokens,
+                          .sampling = line->request.sampling,
+                          .n_choices = line->request.n_choices,
+                          .top_logprobs = line->request.top_logprobs,
                           .user = job,
                           .on_token = on_token,
                           .on_end = on_end};
@@ -95,7 +96,7 @@ di_status di_batch_job_submit(di_batch_job *job, di_engine *engine, di_error *er
 
 void di_batch_job_destroy(di_batch_job *job) {
     if (!job) return;
-    for (int32_t i = 0; job->choices && i < job->line.n_choices; i++) {
+    for (int32_t i = 0; job->choices && i < job->line.request.n_choices; i++) {
         di_answer_free(&job->choices[i].answer);
         di_reader_destroy(job->choices[i].reader);
         free(job->choices[i].top);

@@ -9,7 +9,7 @@
 typedef struct di_batch_choice {
     di_answer answer;
     di_reader *reader;
-    di_top_token *top; /* [answer.ids.size][line.top_logprobs] */
+    di_top_token *top; /* [answer.ids.size][line.request.top_logprobs] */
     size_t top_capacity;
 } di_batch_choice;
 
@@ -17,7 +17,7 @@ typedef struct di_batch_job {
     struct di_batch_job *before, *after; /* for the owner's list */
     di_batch_key key;
     di_batch_line line;
-    di_batch_choice *choices; /* line.n_choices of them */
+    di_batch_choice *choices; /* line.request.n_choices of them */
     int32_t n_open;           /* choices that run */
     int32_t eos_token, n_top; /* n_top: at most the vocabulary */
     di_error failure;         /* status DI_OK: none */

@@ -6,8 +6,8 @@
 #include <time.h>
 
 #include "base/json.h"
+#include "base/lossy.h"
 #include "cli/batch_job.h"
-#include "cli/lossy.h"
 
 static void write_string(di_buffer *out, const di_buffer *text) {
     di_json_write_string(out, text->data ? text->data : "", text->size);
@@ -141,7 +141,7 @@ static void write_choice(const di_batch_job *job, int32_t index, const di_tokeni
         write_string(out, &choice->answer.text);
     }
     di_buffer_puts(out, ", \"logprobs\": ");
-    if (!job->line.logprobs) {
+    if (!job->line.request.logprobs) {
         di_buffer_puts(out, "null");
     } else if (job->line.chat) {
         write_chat_logprobs(job, choice, tokenizer, out);
@@ -174,20 +174,20 @@ void di_batch_write_result(const di_batch_job *job, const di_tokenizer *tokenize
                      "{\"id\": \"%s-%s\", \"object\": \"%s\", \"created\": %lld, \"model\": ",
                      key, line->chat ? "chatcmpl" : "cmpl", key,
                      line->chat ? "chat.completion" : "text_completion", (long long)time(NULL));
-    if (line->model_size > 0) {
-        di_json_write_string(out, line->model, line->model_size);
+    if (line->request.model_size > 0) {
+        di_json_write_string(out, line->request.model, line->request.model_size);
     } else {
         di_lossy_write(out, model, strlen(model));
     }
     di_buffer_puts(out, ", \"choices\": [");
-    for (int32_t i = 0; i < line->n_choices; i++) {
+    for (int32_t i = 0; i < line->request.n_choices; i++) {
         write_choice(job, i, tokenizer, out);
         n_answer += job->choices[i].answer.ids.size;
     }
     di_buffer_printf(out,
                      "], \"usage\": {\"prompt_tokens\": %zu, \"completion_tokens\": %zu, "
                      "\"total_tokens\": %zu}, \"seed\": %" PRIu64 "}}, \"error\": null}\n",
-                     n_prompt, n_answer, n_prompt + n_answer, line->sampling.seed);
+                     n_prompt, n_answer, n_prompt + n_answer, line->request.sampling.seed);
 }
 
 void di_batch_write_error(const di_batch_key *key, const char *custom_id, size_t custom_id_size,

@@ -10,7 +10,7 @@
 #include "base/team.h"
 #include "cli/bench.h"
 #include "cli/command_line.h"
-#include "cli/lossy.h"
+#include "base/lossy.h"
 
 /* ---- Machine ---- */
 

@@ -97,15 +97,15 @@ static di_status make_load(di_bench *b, int64_t prompt, load *l, di_error *error
 
 /* One request of a file. What a server does with it is what is measured: so with the file's own
  * sampling; but bench reads no text, and a request is one answer. */
-static di_status read_line(di_batch_line *line, const di_engine *engine, const char *text,
+static di_status read_line(di_batch_line *line, const di_request_env *env, const char *text,
                            size_t size, const char *what, di_error *error) {
     di_error why;
     DI_TRY(di_batch_line_open(line, text, size, what, error));
-    di_status status = di_batch_line_read(line, engine, &why);
+    di_status status = di_batch_line_read(line, env, &why);
     if (status != DI_OK) return di_fail(error, status, "%s: %s", what, why.message);
-    if (line->n_choices > 1 || line->n_stops > 0) {
+    if (line->request.n_choices > 1 || line->request.n_stops > 0) {
         return di_fail(error, DI_ERR_UNSUPPORTED, "%s: %s: bench does not support it; leave it out",
-                       what, line->n_stops > 0 ? "stop" : "n above 1");
+                       what, line->request.n_stops > 0 ? "stop" : "n above 1");
     }
     return DI_OK;
 }
@@ -124,10 +124,11 @@ static di_status read_lines(di_bench *b, const di_buffer *in, const char *path, 
     int64_t n = 0;
     DI_TRY(di_bench_open(b, &settings, &engine, error));
     di_status status = di_engine_need_tokenizer(engine, b->directory, &tokenizer, error);
+    di_request_env env = di_request_env_of(engine);
     while (status == DI_OK && n < l->n && di_lines_next(&lines, &text, &size)) {
         char what[60];
         snprintf(what, sizeof what, "line %lld of %.30s", (long long)lines.number, path);
-        status = read_line(&l->lines[n++], engine, text, size, what, error);
+        status = read_line(&l->lines[n++], &env, text, size, what, error);
     }
     di_engine_close(engine);
     l->n = n;
@@ -136,15 +137,15 @@ static di_status read_lines(di_bench *b, const di_buffer *in, const char *path, 
 
 /* As a batch runs it, but that an answer without a length has bench's. */
 static di_bench_request request_of(const di_bench *b, di_batch_line *line, int64_t i) {
-    int64_t n = (int64_t)line->prompt.size, room = context_of(b) - n;
-    int64_t answer = line->max_tokens > 0 ? line->max_tokens : answer_of(b);
-    if (!line->has_seed) line->sampling.seed = (uint64_t)i;
-    return (di_bench_request){.ids = line->prompt.data,
+    int64_t n = (int64_t)line->request.prompts[0].size, room = context_of(b) - n;
+    int64_t answer = line->request.max_tokens > 0 ? line->request.max_tokens : answer_of(b);
+    if (!line->request.has_seed) line->request.sampling.seed = (uint64_t)i;
+    return (di_bench_request){.ids = line->request.prompts[0].data,
                               .n_ids = n,
                               .max_tokens = answer < room ? answer : room,
                               .may_end = true,
-                              .sampling = &line->sampling,
-                              .top_logprobs = line->top_logprobs};
+                              .sampling = &line->request.sampling,
+                              .top_logprobs = line->request.top_logprobs};
 }
 
 static int64_t count_lines(const di_buffer *in) {

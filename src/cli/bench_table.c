@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/bench.h"
-#include "cli/lossy.h"
+#include "base/lossy.h"
 #include "cli/terminal.h"
 
 enum { MIN_WIDTH = 9, TEXT_WIDTH = 12 };

@@ -24,6 +24,7 @@ typedef struct batch {
     di_batch_set seen; /* custom_ids of the input so far */
     di_engine *engine;
     const di_tokenizer *tokenizer;
+    di_request_env env;
     uint64_t seed;
     di_batch_job *jobs; /* submitted; those with n_open 0 wait to be written */
     int32_t n_jobs;
@@ -86,7 +87,7 @@ static di_status finish_job(batch *b, di_batch_job *job, di_error *error) {
     if (job->failure.status != DI_OK) {
         return refuse(b, &job->key, &job->line, &job->failure, error);
     }
-    for (int32_t i = 0; i < job->line.n_choices; i++) {
+    for (int32_t i = 0; i < job->line.request.n_choices; i++) {
         b->n_tokens += (int64_t)job->choices[i].answer.ids.size;
     }
     di_batch_write_result(job, b->tokenizer, b->model, &b->line);
@@ -119,8 +120,8 @@ static uint64_t seed_of(uint64_t seed, const di_batch_key *key) {
 }
 
 static di_status submit(batch *b, di_batch_job *job, di_error *error) {
-    DI_TRY(di_batch_line_read(&job->line, b->engine, error));
-    if (!job->line.has_seed) job->line.sampling.seed = seed_of(b->seed, &job->key);
+    DI_TRY(di_batch_line_read(&job->line, &b->env, error));
+    if (!job->line.request.has_seed) job->line.request.sampling.seed = seed_of(b->seed, &job->key);
     DI_TRY(di_batch_job_prepare(job, b->engine, error));
     return di_batch_job_submit(job, b->engine, error);
 }
@@ -244,7 +245,9 @@ static di_status open_all(batch *b, di_error *error) {
     DI_TRY(read_input(b, in, error));
     DI_TRY(di_batch_file_open(&b->file, out, in, error));
     DI_TRY(di_args_open_engine(b->args, b->model, &b->loading, &b->engine, error));
-    return di_engine_need_tokenizer(b->engine, b->model, &b->tokenizer, error);
+    DI_TRY(di_engine_need_tokenizer(b->engine, b->model, &b->tokenizer, error));
+    b->env = di_request_env_of(b->engine);
+    return DI_OK;
 }
 
 di_status di_cmd_batch(const di_args *args, di_error *error) {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/bench.h"
-#include "cli/lossy.h"
+#include "base/lossy.h"
 #include "cli/synth_args.h"
 #include "cli/terminal.h"
 

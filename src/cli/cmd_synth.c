@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/lossy.h"
+#include "base/lossy.h"
 #include "cli/synth_args.h"
 #include "cli/terminal.h"
 #include "model/checkpoint.h"

@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "cli/cli.h"
 #include "cli/input.h"
-#include "cli/lossy.h"
+#include "base/lossy.h"
 
 static di_status print(di_buffer *out, di_error *error) {
     if (out->failed) return di_fail(error, DI_ERR_MEMORY, "out of memory printing");

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "cli/lossy.h"
+#include "base/lossy.h"
 
 void di_command_line_write(di_buffer *out) {
     char text[4096];

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "cli/command_line.h"
 #include "cli/eval_report.h"
-#include "cli/lossy.h"
+#include "base/lossy.h"
 #include "deepinfer.h"
 
 static void write_number(di_buffer *out, const char *key, double x) {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cli/inspect_report.h"
-#include "cli/lossy.h"
+#include "base/lossy.h"
 
 static void json_kinds(const di_inspect_subject *s, di_buffer *out) {
     di_buffer_puts(out, ", \"kinds\": {");

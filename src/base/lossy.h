@@ -1,6 +1,6 @@
 /* Text that may hold any bytes, such as a file name, as JSON. */
-#ifndef DI_CLI_LOSSY_H
-#define DI_CLI_LOSSY_H
+#ifndef DI_BASE_LOSSY_H
+#define DI_BASE_LOSSY_H
 
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-#include "cli/lossy.h"
+#include "base/lossy.h"
 
 #include "base/json.h"
 #include "base/utf8.h"

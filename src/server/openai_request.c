@@ -1,0 +1,346 @@
+#include "server/openai_request.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "server/fields.h"
+#include "text/chat.h"
+
+enum {
+    MAX_TOKENS = 1 << 30,
+    MAX_CHOICES = 128,
+    MAX_TOP = 20,
+    MAX_STOPS = 64,
+    MAX_BIAS = 1000,
+    MAX_PROMPTS = 1024
+};
+
+static di_status no_memory(const char *what, di_error *error) {
+    return di_fail(error, DI_ERR_MEMORY, "out of memory: %s", what);
+}
+
+/* ---- Sampling and lengths ---- */
+
+static di_status read_biases(di_gen_request *request, const di_json *body, di_error *error) {
+    const di_json *biases = di_field(body, "logit_bias");
+    if (!biases) return DI_OK;
+    if (biases->type != DI_JSON_OBJECT) return di_field_wrong("logit_bias", "an object", error);
+    /* One more: tool_choice none adds its own. */
+    di_token_bias *out = di_arena_calloc(&request->arena, biases->length + 1, sizeof *out);
+    if (!out) return no_memory("logit_bias", error);
+    int32_t n = 0;
+    for (const di_json *b = biases->first; b; b = b->next, n++) {
+        double value;
+        size_t digits = strspn(b->key, "0123456789");
+        if (digits == 0 || digits != b->key_length || digits > 9) {
+            return di_fail(error, DI_ERR_INVALID, "logit_bias: '%.40s' is no token id", b->key);
+        }
+        if (!di_json_double(b, &value) || fabs(value) > MAX_BIAS) {
+            return di_field_wrong("logit_bias", "a number from -1000 to 1000 for each token",
+                                  error);
+        }
+        out[n] = (di_token_bias){(int32_t)strtol(b->key, NULL, 10), (float)value};
+    }
+    request->sampling.biases = out;
+    request->sampling.n_biases = n;
+    return DI_OK;
+}
+
+di_status di_openai_read_sampling(di_gen_request *request, const di_json *body,
+                                  const di_request_env *env, di_error *error) {
+    di_sampling *s = &request->sampling;
+    int64_t seed = 0, top_k;
+    *s = env->sampling;
+    top_k = s->top_k;
+    DI_TRY(di_field_float(body, "temperature", &s->temperature, error));
+    DI_TRY(di_field_float(body, "top_p", &s->top_p, error));
+    DI_TRY(di_field_float(body, "min_p", &s->min_p, error));
+    DI_TRY(di_field_float(body, "presence_penalty", &s->presence_penalty, error));
+    DI_TRY(di_field_float(body, "frequency_penalty", &s->frequency_penalty, error));
+    DI_TRY(di_field_float(body, "repetition_penalty", &s->repetition_penalty, error));
+    DI_TRY(di_field_int(body, "top_k", 0, INT32_MAX, &top_k, error));
+    DI_TRY(di_field_int(body, "seed", 0, INT64_MAX, &seed, error));
+    s->top_k = (int32_t)top_k;
+    s->seed = (uint64_t)seed;
+    request->has_seed = di_field(body, "seed") != NULL;
+    DI_TRY(read_biases(request, body, error));
+    return di_sampling_check(s, env->vocab_size, error);
+}
+
+di_status di_openai_read_stops(di_gen_request *request, const di_json *body, const char *key,
+                               di_error *error) {
+    const di_json *stop = di_field(body, key);
+    if (!stop) return DI_OK;
+    bool one = stop->type == DI_JSON_STRING;
+    if ((!one && stop->type != DI_JSON_ARRAY) || (!one && stop->length > MAX_STOPS)) {
+        return di_field_wrong(key, "a string or a list of at most 64 of them", error);
+    }
+    size_t n = one ? 1 : stop->length;
+    request->stops = di_arena_calloc(&request->arena, n + 1, sizeof *request->stops);
+    if (!request->stops) return no_memory(key, error);
+    for (const di_json *item = one ? stop : stop->first; item; item = one ? NULL : item->next) {
+        if (item->type != DI_JSON_STRING || item->length == 0 ||
+            strlen(item->text) != item->length) {
+            return di_field_wrong(key, "text, not empty and without NUL,", error);
+        }
+        DI_TRY(di_gen_request_copy(request, item->text, item->length,
+                                   &request->stops[request->n_stops++], error));
+    }
+    return DI_OK;
+}
+
+/* Of the two names the newer one counts where both are there. */
+static di_status read_lengths(di_gen_request *request, const di_json *body, di_error *error) {
+    int64_t n = 1;
+    DI_TRY(di_field_int(body, "max_tokens", 1, MAX_TOKENS, &request->max_tokens, error));
+    DI_TRY(di_field_int(body, "max_completion_tokens", 1, MAX_TOKENS, &request->max_tokens, error));
+    DI_TRY(di_field_int(body, "n", 1, MAX_CHOICES, &n, error));
+    request->n_choices = (int32_t)n;
+    return DI_OK;
+}
+
+static di_status read_logprobs(di_gen_request *request, const di_json *body, di_error *error) {
+    int64_t top = 0;
+    if (request->dialect == DI_DIALECT_CHAT) {
+        DI_TRY(di_field_bool(body, "logprobs", &request->logprobs, error));
+        DI_TRY(di_field_int(body, "top_logprobs", 0, MAX_TOP, &top, error));
+        if (top > 0 && !request->logprobs) {
+            return di_fail(error, DI_ERR_INVALID, "top_logprobs: needs logprobs true");
+        }
+    } else {
+        DI_TRY(di_field_int(body, "logprobs", 0, MAX_TOP, &top, error));
+        request->logprobs = di_field(body, "logprobs") != NULL;
+    }
+    request->top_logprobs = (int32_t)top;
+    return DI_OK;
+}
+
+/* ---- A conversation ---- */
+
+static di_status read_effort(di_gen_request *request, const di_json *object, const char *key,
+                             di_prompt_options *out, di_error *error) {
+    const char *text = NULL;
+    DI_TRY(di_field_text(object, key, &text, error));
+    return text ? di_gen_request_copy(request, text, strlen(text), &out->effort, error) : DI_OK;
+}
+
+/* thinking: a bool, or {"type": "enabled"} and "disabled"; and what vLLM and SGLang call
+ * chat_template_kwargs. */
+static di_status read_thinking(di_gen_request *request, const di_json *body, di_prompt_options *out,
+                               di_error *error) {
+    const di_json *kwargs = di_field(body, "chat_template_kwargs");
+    const di_json *thinking = di_field(body, "thinking");
+    if (kwargs && kwargs->type != DI_JSON_OBJECT) {
+        return di_field_wrong("chat_template_kwargs", "an object", error);
+    }
+    DI_TRY(di_field_bool(kwargs, "enable_thinking", &out->thinking, error));
+    DI_TRY(di_field_bool(kwargs, "thinking", &out->thinking, error));
+    DI_TRY(di_field_bool(kwargs, "drop_thinking", &out->drop_thinking, error));
+    DI_TRY(read_effort(request, kwargs, "reasoning_effort", out, error));
+    DI_TRY(read_effort(request, body, "reasoning_effort", out, error));
+    if (!thinking || di_json_bool(thinking, &out->thinking)) return DI_OK;
+    const di_json *type = di_field(thinking, "type");
+    out->thinking = di_json_is_string(type, "enabled") || di_json_is_string(type, "adaptive");
+    if (out->thinking || di_json_is_string(type, "disabled")) return DI_OK;
+    return di_field_wrong("thinking", "true, false or {\"type\": \"enabled\" or \"disabled\"}",
+                          error);
+}
+
+/* The answer begins inside a thought when the prompt ends with its opening marker. */
+static bool ends_in_thought(const di_chat_prompt *prompt) {
+    static const char marker[] = "<think>";
+    if (prompt->n_pieces == 0) return false;
+    const di_chat_piece *last = &prompt->pieces[prompt->n_pieces - 1];
+    return last->is_marker && last->size == sizeof marker - 1 &&
+           memcmp(last->text, marker, last->size) == 0;
+}
+
+/* A turn that is to be continued is "wo_eos" to the encoder and "prefix" to DeepSeek's service. */
+static di_status continue_last(const di_json *messages, di_arena *arena, const di_json **out,
+                               di_error *error) {
+    const di_json *last = messages->first;
+    while (last->next) last = last->next;
+    bool prefix = false;
+    *out = messages;
+    if (last->type != DI_JSON_OBJECT) return DI_OK;
+    DI_TRY(di_field_bool(last, "prefix", &prefix, error));
+    if (!prefix) return DI_OK;
+    if (!di_json_is_string(di_field(last, "role"), "assistant")) {
+        return di_fail(error, DI_ERR_INVALID,
+                       "messages: prefix belongs to a last message of the role assistant");
+    }
+    di_json *nodes = di_arena_calloc(arena, messages->length + 2, sizeof *nodes);
+    if (!nodes) return no_memory("messages", error);
+    di_json *list = nodes++, *at = NULL;
+    *list = *messages;
+    for (const di_json *m = messages->first; m; m = m->next) {
+        at = nodes++;
+        *at = *m;
+        at->next = m->next ? nodes : NULL;
+        if (m == messages->first) list->first = at;
+    }
+    *nodes = (di_json){.type = DI_JSON_TRUE, .key = "wo_eos", .key_length = 6, .next = at->first};
+    at->first = nodes;
+    at->length++;
+    *out = list;
+    return DI_OK;
+}
+
+static di_status encode(di_gen_request *request, const di_json *messages, const di_json *tools,
+                        const di_chat_options *options, di_arena *arena, const di_request_env *env,
+                        di_error *error) {
+    di_chat_prompt prompt;
+    DI_TRY(continue_last(messages, arena, &messages, error));
+    DI_TRY(di_chat_encode(messages, tools, options, arena, &prompt, error));
+    if (prompt.n_images > 0) {
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "messages: images are not supported yet; leave them out");
+    }
+    DI_TRY(di_gen_request_prompts(request, 1, error));
+    DI_TRY(di_chat_tokenize(&prompt, env->tokenizer, &request->prompts[0], error));
+    request->thinking = ends_in_thought(&prompt);
+    return DI_OK;
+}
+
+di_status di_openai_read_messages(di_gen_request *request, const di_json *messages,
+                                  const di_json *tools, const di_prompt_options *options,
+                                  const di_request_env *env, di_error *error) {
+    if (!messages || messages->type != DI_JSON_ARRAY || messages->length == 0) {
+        return di_field_wrong("messages", "a list, not empty,", error);
+    }
+    if (tools && tools->type != DI_JSON_ARRAY) return di_field_wrong("tools", "a list", error);
+    if (tools && tools->length == 0) tools = NULL;
+    di_chat_options chat = di_chat_options_defaults();
+    chat.drop_thinking = options->drop_thinking;
+    DI_TRY(di_chat_effort(options->effort, &chat, error));
+    if (!options->thinking) chat.thinking = false;
+    di_arena arena = DI_ARENA_EMPTY;
+    di_status status = encode(request, messages, tools, &chat, &arena, env, error);
+    di_arena_free(&arena);
+    return status;
+}
+
+static di_status read_chat(di_gen_request *request, const di_json *body, const di_request_env *env,
+                           di_error *error) {
+    di_prompt_options options = di_prompt_options_defaults();
+    DI_TRY(read_thinking(request, body, &options, error));
+    return di_openai_read_messages(request, di_field(body, "messages"), di_field(body, "tools"),
+                                   &options, env, error);
+}
+
+/* ---- Texts and ids ---- */
+
+/* Text as in `run --raw`: the begin token is put first unless it is there. */
+static di_status read_text(const di_json *text, const di_request_env *env, di_ids *out,
+                           di_error *error) {
+    di_ids ids = {0};
+    di_status status =
+        di_tokenizer_encode(env->tokenizer, text->text, text->length, true, &ids, error);
+    if (status == DI_OK && env->bos_token >= 0 &&
+        (ids.size == 0 || ids.data[0] != env->bos_token)) {
+        status = di_ids_append(out, &env->bos_token, 1, error);
+    }
+    if (status == DI_OK) status = di_ids_append(out, ids.data, ids.size, error);
+    di_ids_free(&ids);
+    return status;
+}
+
+static di_status read_ids(const di_json *list, const di_request_env *env, di_ids *out,
+                          di_error *error) {
+    for (const di_json *item = list->first; item; item = item->next) {
+        int64_t id;
+        if (!di_json_int64(item, &id) || id < 0 || id >= env->vocab_size) {
+            return di_fail(error, DI_ERR_INVALID, "prompt: token ids are whole numbers below %d",
+                           env->vocab_size);
+        }
+        DI_TRY(di_ids_append(out, &(int32_t){(int32_t)id}, 1, error));
+    }
+    return DI_OK;
+}
+
+/* A text, a list of ids, or a list of these. */
+static di_status read_prompts(di_gen_request *request, const di_json *prompt,
+                              const di_request_env *env, di_error *error) {
+    if (!prompt || prompt->length == 0) {
+        return di_field_wrong("prompt", "a text, not empty,", error);
+    }
+    bool text = prompt->type == DI_JSON_STRING;
+    if (!text && prompt->type != DI_JSON_ARRAY) {
+        return di_field_wrong("prompt", "a text or token ids", error);
+    }
+    bool many =
+        !text && (prompt->first->type == DI_JSON_STRING || prompt->first->type == DI_JSON_ARRAY);
+    if (many && prompt->length > MAX_PROMPTS) {
+        return di_field_wrong("prompt", "a list of at most 1024 prompts", error);
+    }
+    DI_TRY(di_gen_request_prompts(request, many ? prompt->length : 1, error));
+    if (text) return read_text(prompt, env, &request->prompts[0], error);
+    if (!many) return read_ids(prompt, env, &request->prompts[0], error);
+    di_ids *out = request->prompts;
+    for (const di_json *item = prompt->first; item; item = item->next, out++) {
+        bool right = item->length > 0;
+        if (right && item->type == DI_JSON_STRING) {
+            DI_TRY(read_text(item, env, out, error));
+        } else if (right && item->type == DI_JSON_ARRAY) {
+            DI_TRY(read_ids(item, env, out, error));
+        } else {
+            return di_field_wrong("prompt", "a text or token ids, not empty, in each item", error);
+        }
+    }
+    return DI_OK;
+}
+
+/* Text to be filled in between the prompt and the suffix, by the markers for it. */
+static di_status read_fill(di_gen_request *request, const di_json *prompt, const di_json *suffix,
+                           const di_request_env *env, di_error *error) {
+    static const char *const names[] = {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"};
+    int32_t marks[3];
+    for (int i = 0; i < 3; i++) {
+        marks[i] = di_tokenizer_added_id(env->tokenizer, names[i]);
+        if (marks[i] >= 0) continue;
+        return di_fail(error, DI_ERR_UNSUPPORTED, "suffix: this model has no token %s", names[i]);
+    }
+    if (suffix->type != DI_JSON_STRING) return di_field_wrong("suffix", "a string", error);
+    if (!prompt || prompt->type != DI_JSON_STRING) {
+        return di_field_wrong("prompt", "one text, with suffix,", error);
+    }
+    DI_TRY(di_gen_request_prompts(request, 1, error));
+    di_ids *out = &request->prompts[0];
+    if (env->bos_token >= 0) DI_TRY(di_ids_append(out, &env->bos_token, 1, error));
+    DI_TRY(di_ids_append(out, &marks[0], 1, error));
+    DI_TRY(di_tokenizer_encode(env->tokenizer, prompt->text, prompt->length, false, out, error));
+    DI_TRY(di_ids_append(out, &marks[1], 1, error));
+    DI_TRY(di_tokenizer_encode(env->tokenizer, suffix->text, suffix->length, false, out, error));
+    return di_ids_append(out, &marks[2], 1, error);
+}
+
+static di_status read_completion(di_gen_request *request, const di_json *body,
+                                 const di_request_env *env, di_error *error) {
+    const di_json *suffix = di_field(body, "suffix"), *prompt = di_field(body, "prompt");
+    if (suffix && !(suffix->type == DI_JSON_STRING && suffix->length == 0)) {
+        return read_fill(request, prompt, suffix, env, error);
+    }
+    return read_prompts(request, prompt, env, error);
+}
+
+/* ---- The body ---- */
+
+di_status di_openai_read(di_gen_request *request, const di_json *body, di_dialect dialect,
+                         const di_request_env *env, di_error *error) {
+    const di_json *model = di_field(body, "model");
+    request->dialect = dialect;
+    if (model && model->type != DI_JSON_STRING) return di_field_wrong("model", "a string", error);
+    request->model_size = model ? model->length : 0;
+    DI_TRY(di_gen_request_copy(request, model ? model->text : "", request->model_size,
+                               &request->model, error));
+    DI_TRY(di_openai_read_sampling(request, body, env, error));
+    DI_TRY(read_lengths(request, body, error));
+    DI_TRY(read_logprobs(request, body, error));
+    DI_TRY(di_openai_read_stops(request, body, "stop", error));
+    bool chat = dialect == DI_DIALECT_CHAT;
+    DI_TRY(chat ? read_chat(request, body, env, error)
+                : read_completion(request, body, env, error));
+    return di_gen_request_fits(request, env, chat ? "messages" : "prompt", error);
+}
