@@ -421,6 +421,9 @@ di_status di_reader_finish(di_reader *reader, di_error *error);
 /* How many of the tokens pushed belong to the answer: all, or, once a stop text was completed,
  * those that begin before it. A token that begins before it and reaches into it is the last. */
 size_t di_reader_kept(const di_reader *reader);
+/* How many of them can be reported already: they belong to the answer whatever comes. Never fewer than
+ * before; without stop texts all. */
+size_t di_reader_certain(di_reader *reader);
 /* True when at least one tool call was completed. */
 bool di_reader_has_calls(const di_reader *reader);
 

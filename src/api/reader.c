@@ -18,7 +18,7 @@ struct di_reader {
     /* Where in the text each token begins, to tell which of them a stop text cuts off. Text is what
      * the detokeniser gives; a token that ends a character begins where that does. */
     uint64_t *begins;
-    size_t n_tokens, n_kept, capacity;
+    size_t n_tokens, n_kept, n_certain, capacity;
     uint64_t n_text;
 };
 
@@ -170,6 +170,18 @@ di_status di_reader_finish(di_reader *reader, di_error *error) {
 }
 
 size_t di_reader_kept(const di_reader *reader) { return reader->n_kept; }
+
+/* Those that begin before all that is held back: a stop text cannot begin before it any more. */
+size_t di_reader_certain(di_reader *reader) {
+    uint64_t held = reader->stops.held.size;
+    if (reader->stops.n_stops == 0) return reader->n_kept;
+    if (reader->parser) held += di_chat_parser_held(reader->parser);
+    uint64_t cut = reader->n_text > held ? reader->n_text - held : 0;
+    while (reader->n_certain < reader->n_kept && reader->begins[reader->n_certain] < cut) {
+        reader->n_certain++;
+    }
+    return reader->n_certain;
+}
 
 bool di_reader_has_calls(const di_reader *reader) {
     return reader->parser && di_chat_parser_has_calls(reader->parser);

@@ -1,6 +1,5 @@
 /* Results of a batch as JSON, one line each. All of it but `created` follows from the request. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -8,41 +7,13 @@
 #include "base/json.h"
 #include "base/lossy.h"
 #include "cli/batch_job.h"
+#include "server/token_json.h"
 
 static void write_string(di_buffer *out, const di_buffer *text) {
     di_json_write_string(out, text->data ? text->data : "", text->size);
 }
 
-static void write_number(di_buffer *out, float x) {
-    if (isfinite(x)) {
-        di_buffer_printf(out, "%.7g", (double)x);
-    } else {
-        di_buffer_puts(out, "null");
-    }
-}
-
-static void write_token(di_buffer *out, const di_tokenizer *tokenizer, int32_t id) {
-    size_t size;
-    const char *bytes = di_tokenizer_bytes(tokenizer, id, &size);
-    di_lossy_write(out, bytes ? bytes : "", size);
-}
-
 /* ---- Log-probabilities: of all tokens of the answer, thoughts and markup included ---- */
-
-/* "token": ..., "logprob": ..., "bytes": [...] */
-static void write_entry(di_buffer *out, const di_tokenizer *tokenizer, int32_t id, float logprob) {
-    size_t size;
-    const char *bytes = di_tokenizer_bytes(tokenizer, id, &size);
-    di_buffer_puts(out, "{\"token\": ");
-    write_token(out, tokenizer, id);
-    di_buffer_puts(out, ", \"logprob\": ");
-    write_number(out, logprob);
-    di_buffer_puts(out, ", \"bytes\": [");
-    for (size_t i = 0; i < size; i++) {
-        di_buffer_printf(out, "%s%u", i ? ", " : "", (unsigned)(unsigned char)bytes[i]);
-    }
-    di_buffer_putc(out, ']');
-}
 
 static void write_chat_logprobs(const di_batch_job *job, const di_batch_choice *choice,
                                 const di_tokenizer *tokenizer, di_buffer *out) {
@@ -50,12 +21,12 @@ static void write_chat_logprobs(const di_batch_job *job, const di_batch_choice *
     di_buffer_puts(out, "{\"content\": [");
     for (size_t i = 0; i < answer->ids.size; i++) {
         if (i) di_buffer_puts(out, ", ");
-        write_entry(out, tokenizer, answer->ids.data[i], answer->logprobs[i]);
+        di_write_token_entry(out, tokenizer, answer->ids.data[i], answer->logprobs[i]);
         di_buffer_puts(out, ", \"top_logprobs\": [");
         for (size_t j = 0; j < (size_t)job->n_top; j++) {
             const di_top_token *top = &choice->top[i * (size_t)job->n_top + j];
             if (j) di_buffer_puts(out, ", ");
-            write_entry(out, tokenizer, top->id, top->logprob);
+            di_write_token_entry(out, tokenizer, top->id, top->logprob);
             di_buffer_putc(out, '}');
         }
         di_buffer_puts(out, "]}");
@@ -69,12 +40,12 @@ static void write_completion_logprobs(const di_batch_job *job, const di_batch_ch
     di_buffer_puts(out, "{\"tokens\": [");
     for (size_t i = 0; i < answer->ids.size; i++) {
         if (i) di_buffer_puts(out, ", ");
-        write_token(out, tokenizer, answer->ids.data[i]);
+        di_write_token(out, tokenizer, answer->ids.data[i]);
     }
     di_buffer_puts(out, "], \"token_logprobs\": [");
     for (size_t i = 0; i < answer->ids.size; i++) {
         if (i) di_buffer_puts(out, ", ");
-        write_number(out, answer->logprobs[i]);
+        di_write_logprob(out, answer->logprobs[i]);
     }
     di_buffer_puts(out, "], \"top_logprobs\": ");
     if (job->n_top == 0) {
@@ -87,7 +58,7 @@ static void write_completion_logprobs(const di_batch_job *job, const di_batch_ch
         for (size_t j = 0; j < (size_t)job->n_top; j++) {
             const di_top_token *top = &choice->top[i * (size_t)job->n_top + j];
             if (j) di_buffer_puts(out, ", ");
-            write_entry(out, tokenizer, top->id, top->logprob);
+            di_write_token_entry(out, tokenizer, top->id, top->logprob);
             di_buffer_putc(out, '}');
         }
         di_buffer_putc(out, ']');

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/lossy.h"
 #include "base/team.h"
 #include "cli/bench.h"
 #include "cli/command_line.h"
-#include "base/lossy.h"
 
 /* ---- Machine ---- */
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/bench.h"
 #include "base/lossy.h"
+#include "cli/bench.h"
 #include "cli/terminal.h"
 
 enum { MIN_WIDTH = 9, TEXT_WIDTH = 12 };

@@ -28,6 +28,7 @@ typedef enum di_verb_id {
     DI_VERB_CHAT,
     DI_VERB_SCORE,
     DI_VERB_BATCH,
+    DI_VERB_SERVE,
     DI_VERB_BENCH,
     DI_VERB_EVAL,
     DI_VERB_TOKENIZE,
@@ -58,6 +59,7 @@ di_status di_cmd_run(const di_args *args, di_error *error);
 di_status di_cmd_chat(const di_args *args, di_error *error);
 di_status di_cmd_score(const di_args *args, di_error *error);
 di_status di_cmd_batch(const di_args *args, di_error *error);
+di_status di_cmd_serve(const di_args *args, di_error *error);
 di_status di_cmd_bench(const di_args *args, di_error *error);
 di_status di_cmd_eval(const di_args *args, di_error *error);
 di_status di_cmd_tokenize(const di_args *args, di_error *error);
@@ -108,6 +110,22 @@ typedef enum di_option_id {
     /* batch */
     DI_OPT_INPUT,
     DI_OPT_OUTPUT,
+    /* serve */
+    DI_OPT_HOST,
+    DI_OPT_PORT,
+    DI_OPT_NAME,
+    DI_OPT_ANY_NAME,
+    DI_OPT_API_KEYS,
+    DI_OPT_CORS,
+    DI_OPT_MAX_QUEUE,
+    DI_OPT_MAX_CONNECTIONS,
+    DI_OPT_MAX_BODY,
+    DI_OPT_KEEP_ALIVE,
+    DI_OPT_READ_TIMEOUT,
+    DI_OPT_IDLE_TIMEOUT,
+    DI_OPT_WRITE_TIMEOUT,
+    DI_OPT_DRAIN_TIMEOUT,
+    DI_OPT_METRICS,
     /* bench and eval */
     DI_OPT_SCENARIO,
     DI_OPT_PAIRS,

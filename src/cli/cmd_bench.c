@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/bench.h"
 #include "base/lossy.h"
+#include "cli/bench.h"
 #include "cli/synth_args.h"
 #include "cli/terminal.h"
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
 #include "base/lossy.h"
+#include "cli/cli.h"
 #include "cli/synth_args.h"
 #include "cli/terminal.h"
 #include "model/checkpoint.h"

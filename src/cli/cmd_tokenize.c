@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/lossy.h"
 #include "cli/cli.h"
 #include "cli/input.h"
-#include "base/lossy.h"
 
 static di_status print(di_buffer *out, di_error *error) {
     if (out->failed) return di_fail(error, DI_ERR_MEMORY, "out of memory printing");

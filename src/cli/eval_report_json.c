@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/lossy.h"
 #include "cli/command_line.h"
 #include "cli/eval_report.h"
-#include "base/lossy.h"
 #include "deepinfer.h"
 
 static void write_number(di_buffer *out, const char *key, double x) {

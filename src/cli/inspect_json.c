@@ -2,8 +2,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "cli/inspect_report.h"
 #include "base/lossy.h"
+#include "cli/inspect_report.h"
 
 static void json_kinds(const di_inspect_subject *s, di_buffer *out) {
     di_buffer_puts(out, ", \"kinds\": {");

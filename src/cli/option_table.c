@@ -7,13 +7,14 @@
 #define CHAT DI_VERB_BIT(DI_VERB_CHAT)
 #define SCORE DI_VERB_BIT(DI_VERB_SCORE)
 #define BATCH DI_VERB_BIT(DI_VERB_BATCH)
+#define SERVE DI_VERB_BIT(DI_VERB_SERVE)
 #define BENCH DI_VERB_BIT(DI_VERB_BENCH)
 #define EVAL DI_VERB_BIT(DI_VERB_EVAL)
 #define TOKENIZE DI_VERB_BIT(DI_VERB_TOKENIZE)
 #define INSPECT DI_VERB_BIT(DI_VERB_INSPECT)
 #define SYNTH DI_VERB_BIT(DI_VERB_SYNTH)
 #define HELP DI_VERB_BIT(DI_VERB_HELP)
-#define REQUESTS (BATCH | BENCH | EVAL)         /* verbs with many requests at a time */
+#define REQUESTS (BATCH | SERVE | BENCH | EVAL) /* verbs with many requests at a time */
 #define NETWORK (RUN | CHAT | SCORE | REQUESTS) /* verbs that load weights */
 #define ALL (NETWORK | TOKENIZE | INSPECT | SYNTH | HELP)
 
@@ -165,7 +166,7 @@ const di_option di_options[DI_N_OPTIONS] = {
                 "times."},
     [DI_OPT_SEED] = {.name = "seed", .type = DI_TYPE_SEED, .group = DI_GROUP_SAMPLING,
         .value = "N", .default_note = "drawn for each run, and reported; synth, bench, eval: 0",
-        .verbs = RUN | CHAT | REQUESTS | SYNTH,
+        .verbs = RUN | CHAT | BATCH | BENCH | EVAL | SYNTH,
         .help = "The same seed and options give the same result, but for --spec-sampling reject "
                 "and --replay bounded. In batch, requests without a seed derive theirs from it and "
                 "their custom_id."},
@@ -188,6 +189,67 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_OUTPUT] = {.name = "output", .letter = 'o', .type = DI_TYPE_FILE,
         .group = DI_GROUP_OUTPUT, .value = "FILE", .default_note = "must be given", .verbs = BATCH,
         .help = "The results. A file that has some already is gone on with."},
+
+    [DI_OPT_HOST] = {.name = "host", .type = DI_TYPE_TEXT, .group = DI_GROUP_OUTPUT,
+        .value = "ADDRESS", .default_value = "127.0.0.1", .verbs = SERVE,
+        .help = "Address to listen on. The default is for this machine alone; 0.0.0.0 is for every "
+                "one that reaches it."},
+    [DI_OPT_PORT] = {.name = "port", .letter = 'p', .type = DI_TYPE_INT, .group = DI_GROUP_OUTPUT,
+        .value = "N", .min = 0, .max = 65535, .default_value = "8000", .verbs = SERVE,
+        .help = "Port to listen on; 0 takes one that is free, and says which."},
+    [DI_OPT_NAME] = {.name = "name", .type = DI_TYPE_LIST, .group = DI_GROUP_OUTPUT,
+        .value = "NAME", .default_note = "MODEL, its last part, and the names of DeepSeek's service",
+        .verbs = SERVE,
+        .help = "What requests may call the model; the first stands in answers to those that name "
+                "none. May be given several times."},
+    [DI_OPT_ANY_NAME] = {.name = "any-name", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT,
+        .verbs = SERVE, .help = "Requests may call the model what they like."},
+    [DI_OPT_API_KEYS] = {.name = "api-keys", .type = DI_TYPE_FILE, .group = DI_GROUP_OUTPUT,
+        .value = "FILE", .default_note = "no key is asked for", .verbs = SERVE,
+        .help = "Only who has a key of this file may ask: lines of KEY NAME [concurrency=N] [rpm=N], "
+                "# begins a comment. SIGHUP reads it again."},
+    [DI_OPT_CORS] = {.name = "cors", .type = DI_TYPE_TEXT, .group = DI_GROUP_OUTPUT,
+        .value = "ORIGINS", .default_note = "none", .verbs = SERVE,
+        .help = "Web pages of these origins may ask, separated by commas; * is all of them."},
+    [DI_OPT_MAX_QUEUE] = {.name = "max-queue", .type = DI_TYPE_INT, .group = DI_GROUP_OUTPUT,
+        .value = "N", .unit = "answers", .min = 0, .max = 1000000, .default_value = "1024",
+        .verbs = SERVE,
+        .help = "Answers that may wait beside --max-batch that are computed; what comes then is "
+                "told to come back (429)."},
+    [DI_OPT_MAX_CONNECTIONS] = {.name = "max-connections", .type = DI_TYPE_INT,
+        .group = DI_GROUP_OUTPUT, .value = "N", .min = 1, .max = 1000000,
+        .default_value = "16384", .verbs = SERVE, .help = "Open connections; more are closed at once."},
+    [DI_OPT_MAX_BODY] = {.name = "max-body", .type = DI_TYPE_SIZE, .group = DI_GROUP_OUTPUT,
+        .value = "BYTES", .min = 1024, .max = 1073741824.0, .default_value = "32M",
+        .verbs = SERVE, .help = "Largest request."},
+    [DI_OPT_KEEP_ALIVE] = {.name = "keep-alive", .type = DI_TYPE_REAL, .group = DI_GROUP_OUTPUT,
+        .value = "X", .unit = "seconds", .min = 0.1, .max = 86400, .default_value = "10",
+        .verbs = SERVE,
+        .help = "An answer that has nothing to say for so long sends a comment, or a blank in front "
+                "of JSON, so that nobody on the way gives it up."},
+    [DI_OPT_READ_TIMEOUT] = {.name = "read-timeout", .type = DI_TYPE_REAL,
+        .group = DI_GROUP_OUTPUT, .value = "X", .unit = "seconds", .min = 0.1, .max = 86400,
+        .default_value = "20", .verbs = SERVE,
+        .help = "A request's head must be there in this time, its body in this and a second for "
+                "every 16K of it."},
+    [DI_OPT_IDLE_TIMEOUT] = {.name = "idle-timeout", .type = DI_TYPE_REAL,
+        .group = DI_GROUP_OUTPUT, .value = "X", .unit = "seconds", .min = 0.1, .max = 86400,
+        .default_value = "75", .verbs = SERVE,
+        .help = "A connection without a request is closed after this."},
+    [DI_OPT_WRITE_TIMEOUT] = {.name = "write-timeout", .type = DI_TYPE_REAL,
+        .group = DI_GROUP_OUTPUT, .value = "X", .unit = "seconds", .min = 0.1, .max = 86400,
+        .default_value = "60", .verbs = SERVE,
+        .help = "A client that takes nothing of what waits for it for so long is given up."},
+    [DI_OPT_DRAIN_TIMEOUT] = {.name = "drain-timeout", .type = DI_TYPE_REAL,
+        .group = DI_GROUP_OUTPUT, .value = "X", .unit = "seconds", .min = 0, .max = 86400,
+        .default_value = "30", .verbs = SERVE,
+        .help = "After SIGTERM or Ctrl-C answers in progress have this time to end; a second signal "
+                "ends them at once."},
+    [DI_OPT_METRICS] = {.name = "metrics", .type = DI_TYPE_CHOICE, .group = DI_GROUP_OUTPUT,
+        .value = "NAMES", .choices = "deepinfer|vllm", .default_value = "deepinfer",
+        .verbs = SERVE,
+        .help = "What the names under /metrics begin with; with vllm, dashboards made for that "
+                "work."},
 
     [DI_OPT_SCENARIO] = {.name = "scenario", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
         .value = "LIST", .default_value = "prefill,decode,row,latency,gap", .verbs = BENCH,
@@ -296,10 +358,10 @@ const di_option di_options[DI_N_OPTIONS] = {
         .help = "Write the vision tower that the config describes."},
 
     [DI_OPT_JSON] = {.name = "json", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT,
-        .verbs = ALL & ~(CHAT | BATCH | HELP), .help = "Print JSON, for programs."},
+        .verbs = ALL & ~(CHAT | BATCH | SERVE | HELP), .help = "Print JSON, for programs."},
     [DI_OPT_QUIET] = {.name = "quiet", .letter = 'q', .type = DI_TYPE_FLAG,
         .group = DI_GROUP_OUTPUT, .verbs = ALL & ~(TOKENIZE | INSPECT | HELP),
-        .help = "No progress and no speeds on stderr."},
+        .help = "No progress and no speeds on stderr; in serve no line for each request."},
     [DI_OPT_HELP] = {.name = "help", .letter = 'h', .type = DI_TYPE_FLAG,
         .group = DI_GROUP_OUTPUT, .verbs = ALL, .help = "Print this help."},
 };

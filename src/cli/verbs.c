@@ -27,6 +27,16 @@ static const char *const batch_examples[] =
      "deepinfer batch MODEL -i requests.jsonl -o results.jsonl --max-batch 64 --seed 1",
      "64 at a time, the same results every time", NULL};
 
+static const char *const serve_examples[] =
+    {"deepinfer serve models/demo",
+     "on http://127.0.0.1:8000",
+     "deepinfer serve MODEL --host 0.0.0.0 --api-keys keys.txt --max-batch 64",
+     "for others, with keys",
+     "curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d "
+     "'{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'",
+     "a question",
+     NULL};
+
 static const char *const bench_examples[] =
     {"deepinfer bench models/demo",
      "tables of what matters, in minutes",
@@ -124,6 +134,16 @@ const di_verb di_verbs[] = {
      "A request is known by its custom_id alone: whoever changes the requests takes a new output "
      "file. With --seed, the rest is answered as if nothing had happened.",
      batch_examples, di_cmd_batch},
+    {DI_VERB_SERVE, "serve", "MODEL", 1, 1, "the model over HTTP, as OpenAI's clients expect it",
+     "Answers POST /v1/chat/completions and /v1/completions in the dialect of OpenAI, with what "
+     "DeepSeek's service and vLLM add to it, streamed or whole; GET /v1/models, /health, /ready, "
+     "/version and /metrics (Prometheus); POST /tokenize and /detokenize. docs/serving.md says what each "
+     "field does.\n\n"
+     "It listens on this machine alone and asks for no key unless told otherwise. TLS is the business "
+     "of a reverse proxy in front of it. One line a request goes to stderr.\n\n"
+     "SIGTERM or Ctrl-C: no more requests are taken, answers in progress end; a second one ends at "
+     "once. SIGHUP reads the keys again.",
+     serve_examples, di_cmd_serve},
     {DI_VERB_BENCH, "bench", "[MODEL]", 0, 1, "how fast a model runs here, as tables or JSON",
      "Measures what --scenario names and prints a table for each: prefill (tokens a second over "
      "prompt lengths), decode (over numbers of simultaneous requests and contexts), row (a row of a "

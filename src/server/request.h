@@ -41,12 +41,12 @@ typedef struct di_gen_request {
     const char **stops;
     int n_stops;
     bool stream;
-    bool include_usage;   /* a stream ends with the usage */
-    bool echo;            /* a completion begins with its prompt */
-    const char **echoes;  /* then: n_prompts texts */
-    size_t *echo_sizes;   /* and their sizes */
-    bool keeps_reasoning; /* Responses and Messages: thoughts are part of the answer */
-    const char *metadata; /* Responses: given back as it came, as JSON; or NULL */
+    bool include_usage;  /* a stream ends with the usage */
+    bool echo;           /* a completion begins with its prompt */
+    const char **echoes; /* then: n_prompts texts */
+    size_t *echo_sizes;  /* and their sizes */
+    bool one_call;       /* the answer ends with its first tool call */
+    const char *given;   /* Responses: what is given back, members of an object, or NULL */
 } di_gen_request;
 
 /* Start zeroed; free in any case. */

@@ -170,12 +170,17 @@ static void check_kept(const char *text, bool raw, const char *before) {
             di_reader *reader;
             assert_int_equal(di_reader_create(tokenizer, &options, &reader, &error), DI_OK);
             bool stopped = false;
+            size_t certain = 0;
             for (size_t i = 0; i < ids.size && !stopped; i++) {
                 assert_int_equal(di_reader_kept(reader), i);
                 assert_int_equal(di_reader_push(reader, ids.data[i], &stopped, &error), DI_OK);
+                assert_true(di_reader_certain(reader) >= certain);
+                certain = di_reader_certain(reader);
+                assert_true(i < 40 || certain > 0);
             }
             assert_int_equal(di_reader_finish(reader, &error), DI_OK);
             size_t kept = di_reader_kept(reader), want = n_before + answer.size;
+            assert_true(certain <= kept);
             assert_memory_equal(text + n_before, answer.text, answer.size);
             size_t got = text_of(ids.data, kept, spelled, sizeof spelled);
             size_t less = kept ? text_of(ids.data, kept - 1, spelled, sizeof spelled) : 0;

@@ -1,0 +1,114 @@
+/* What stands under which path, and the endpoints that need no body. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/lossy.h"
+#include "server/server_internal.h"
+
+/* ---- Endpoints ---- */
+
+static void answer_text(di_conn *conn, int status, const char *text) {
+    di_buffer body = DI_BUFFER_EMPTY;
+    di_buffer_puts(&body, text);
+    conn_respond(conn, status, NULL, &body);
+}
+
+/* The process is well: its engine has not failed. */
+static void handle_health(di_conn *conn) {
+    bool failed = di_runner_get_stats(conn->server->runner).failed;
+    answer_text(conn, failed ? 503 : 200,
+                failed ? "{\"status\":\"failed\"}" : "{\"status\":\"ok\"}");
+}
+
+/* It would take a request now. */
+static void handle_ready(di_conn *conn) {
+    const di_server *server = conn->server;
+    bool failed = di_runner_get_stats(conn->server->runner).failed;
+    bool full = server->n_open >= server->options.max_batch + server->options.max_queue;
+    if (failed || server->draining || full) {
+        answer_text(conn, 503,
+                    failed             ? "{\"status\":\"failed\"}"
+                    : server->draining ? "{\"status\":\"draining\"}"
+                                       : "{\"status\":\"full\"}");
+    } else {
+        answer_text(conn, 200, "{\"status\":\"ready\"}");
+    }
+}
+
+static void handle_version(di_conn *conn) {
+    di_buffer body = DI_BUFFER_EMPTY;
+    di_buffer_printf(&body, "{\"version\":\"%s\"}", di_version());
+    conn_respond(conn, 200, NULL, &body);
+}
+
+static void handle_models(di_conn *conn) {
+    const di_server *server = conn->server;
+    di_buffer body = DI_BUFFER_EMPTY;
+    di_buffer_puts(&body, "{\"object\":\"list\",\"data\":[");
+    for (int i = 0; i < server->options.n_models; i++) {
+        const char *name = server->options.models[i];
+        di_buffer_puts(&body, i ? ",{\"id\":" : "{\"id\":");
+        di_lossy_write(&body, name, strlen(name));
+        di_buffer_printf(&body,
+                         ",\"object\":\"model\",\"created\":%" PRId64
+                         ",\"owned_by\":\"deepinfer\",\"max_model_len\":%" PRId64 "}",
+                         server->started, server->env.context);
+    }
+    di_buffer_puts(&body, "]}");
+    conn_respond(conn, 200, NULL, &body);
+}
+
+static void handle_metrics(di_conn *conn) {
+    di_server *server = conn->server;
+    di_buffer body = DI_BUFFER_EMPTY;
+    di_runner_stats stats = di_runner_get_stats(server->runner);
+    di_metrics_write(&server->metrics, &stats.metrics, &stats.engine,
+                     server->options.metrics_prefix, server->options.models[0], &body);
+    conn_respond(conn, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
+static void handle_chat(di_conn *conn) { generation_start(conn, read_chat); }
+static void handle_completion(di_conn *conn) { generation_start(conn, read_completion); }
+static void handle_tokenize(di_conn *conn) { generation_start(conn, read_tokenize); }
+static void handle_detokenize(di_conn *conn) { generation_start(conn, read_detokenize); }
+
+/* ---- Paths ---- */
+
+/* DeepSeek's own addresses are those without /v1, and /beta. */
+static const di_route routes[] = {
+    {"GET", "/health", handle_health, true, DI_DIALECT_CHAT},
+    {"GET", "/ready", handle_ready, true, DI_DIALECT_CHAT},
+    {"GET", "/version", handle_version, true, DI_DIALECT_CHAT},
+    {"GET", "/metrics", handle_metrics, true, DI_DIALECT_CHAT},
+    {"GET", "/v1/models", handle_models, false, DI_DIALECT_CHAT},
+    {"GET", "/models", handle_models, false, DI_DIALECT_CHAT},
+    {"POST", "/v1/chat/completions", handle_chat, false, DI_DIALECT_CHAT},
+    {"POST", "/chat/completions", handle_chat, false, DI_DIALECT_CHAT},
+    {"POST", "/beta/chat/completions", handle_chat, false, DI_DIALECT_CHAT},
+    {"POST", "/v1/completions", handle_completion, false, DI_DIALECT_COMPLETION},
+    {"POST", "/completions", handle_completion, false, DI_DIALECT_COMPLETION},
+    {"POST", "/beta/completions", handle_completion, false, DI_DIALECT_COMPLETION},
+    {"POST", "/tokenize", handle_tokenize, false, DI_DIALECT_CHAT},
+    {"POST", "/detokenize", handle_detokenize, false, DI_DIALECT_CHAT},
+};
+
+const di_route *di_route_find(http_text method, http_text path, int *status, const char **allow) {
+    *status = 404;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        if (!http_text_is(path, routes[i].path)) continue;
+        if (http_text_is(method, routes[i].method)) return &routes[i];
+        *status = 405;
+        *allow = strcmp(routes[i].method, "GET") == 0 ? "GET, HEAD" : routes[i].method;
+    }
+    return NULL;
+}
+
+bool di_path_is_anthropic(http_text path) {
+    static const char *const starts[] = {"/v1/messages", "/anthropic/"};
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(starts[i]);
+        if (path.size >= n && memcmp(path.data, starts[i], n) == 0) return true;
+    }
+    return false;
+}

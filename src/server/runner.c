@@ -1,0 +1,318 @@
+#include "server/runner.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+typedef struct job_list {
+    di_job *first, *last;
+} job_list;
+
+struct di_runner {
+    di_engine *engine;
+    int32_t max_open; /* choices in the engine */
+    void (*wake)(void *user);
+    void *user;
+    pthread_t thread;
+
+    /* The thread's. `jobs` are all that have not ended, in order of arrival, by `next`. */
+    job_list jobs;
+    int64_t n_waiting; /* choices that the engine does not know yet */
+    uint64_t n_rows;   /* of all steps so far */
+    di_engine_metrics metrics;
+    bool failed;
+    char message[300];
+
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    job_list commands; /* to be taken in, by `next_command` */
+    job_list cancels;  /* the same */
+    job_list ready;    /* with something in their inbox, by `next_ready` */
+    di_runner_stats stats;
+    bool stopping;
+};
+
+/* ---- Taking in ---- */
+
+static void append_command(job_list *list, di_job *job) {
+    job->next_command = NULL;
+    if (list->last) {
+        list->last->next_command = job;
+    } else {
+        list->first = job;
+    }
+    list->last = job;
+}
+
+void di_runner_submit(di_runner *runner, di_job *job) {
+    pthread_mutex_lock(&runner->lock);
+    append_command(&runner->commands, job);
+    pthread_cond_signal(&runner->work);
+    pthread_mutex_unlock(&runner->lock);
+}
+
+/* A job has one link for commands: the cancellation of one that is not taken in yet is its flag,
+ * which the thread looks at when it takes it in. */
+void di_runner_cancel(di_runner *runner, di_job *job) {
+    pthread_mutex_lock(&runner->lock);
+    if (!job->cancelled && !job->done) {
+        job->cancelled = true;
+        if (job->taken_in) append_command(&runner->cancels, job);
+        pthread_cond_signal(&runner->work);
+    }
+    pthread_mutex_unlock(&runner->lock);
+}
+
+/* Under the lock: all commands, as two lists. From now on a cancellation has the link to itself. */
+static void take_commands(di_runner *runner, di_job **jobs, di_job **cancels) {
+    *jobs = runner->commands.first;
+    *cancels = runner->cancels.first;
+    runner->commands = runner->cancels = (job_list){NULL, NULL};
+}
+
+static void end_here(di_runner *runner, di_job *job, di_finish_reason reason, const char *message) {
+    int64_t unfed = (int64_t)(job->request.n_prompts - job->n_fed) * job->request.n_choices;
+    runner->n_waiting -= unfed;
+    job->n_fed = job->request.n_prompts;
+    di_job_end_rest(job, reason, message);
+}
+
+/* What has not ended ends; what the engine has of it, as cancelled. */
+static void stop(di_runner *runner, di_job *job, di_finish_reason reason, const char *message) {
+    if (job->n_open == 0) return;
+    for (int32_t i = 0; i < job->n_fed; i++) {
+        if (job->units[i].id) (void)di_engine_cancel(runner->engine, job->units[i].id);
+    }
+    end_here(runner, job, reason, message);
+}
+
+static void take_in(di_runner *runner, di_job *job) {
+    job->next = NULL;
+    job->metrics = &runner->metrics;
+    if (runner->jobs.last) {
+        runner->jobs.last->next = job;
+    } else {
+        runner->jobs.first = job;
+    }
+    runner->jobs.last = job;
+    runner->n_waiting += job->n_choices;
+    if (runner->failed) end_here(runner, job, DI_REASON_FAILED, runner->message);
+}
+
+/* In order of arrival, and nothing passes what does not fit yet. */
+static void feed(di_runner *runner) {
+    di_engine_stats stats = di_engine_get_stats(runner->engine);
+    int64_t open = stats.waiting + stats.running;
+    for (di_job *job = runner->jobs.first; job && runner->n_waiting > 0; job = job->next) {
+        while (job->n_fed < job->request.n_prompts) {
+            di_error error;
+            if (open > 0 && open + job->request.n_choices > runner->max_open) return;
+            runner->n_waiting -= job->request.n_choices;
+            open += job->request.n_choices;
+            if (di_job_feed(job, runner->engine, &error) != DI_OK) {
+                stop(runner, job, DI_REASON_FAILED, error.message);
+            }
+        }
+    }
+}
+
+/* ---- Giving back ---- */
+
+/* Under the lock: the job is over, so nobody needs to be told to end it. */
+static void forget_cancel(di_runner *runner, const di_job *job) {
+    di_job *before = NULL;
+    for (di_job *at = runner->cancels.first; at; before = at, at = at->next_command) {
+        if (at != job) continue;
+        if (before) {
+            before->next_command = at->next_command;
+        } else {
+            runner->cancels.first = at->next_command;
+        }
+        if (runner->cancels.last == at) runner->cancels.last = before;
+        return;
+    }
+}
+
+/* Under the lock; true when the job is over, and not to be touched again. */
+static bool give_back(di_runner *runner, di_job *job) {
+    job->dirty = false;
+    if (job->inbox.size == 0) {
+        di_buffer inbox = job->inbox;
+        job->inbox = job->pending;
+        job->pending = inbox;
+    } else {
+        di_buffer_append(&job->inbox, job->pending.data, job->pending.size);
+    }
+    job->pending.size = 0;
+    job->done = job->n_open == 0;
+    if (job->done && job->cancelled) forget_cancel(runner, job);
+    if (!job->ready) {
+        job->ready = true;
+        job->next_ready = NULL;
+        if (runner->ready.last) {
+            runner->ready.last->next_ready = job;
+        } else {
+            runner->ready.first = job;
+        }
+        runner->ready.last = job;
+    }
+    return job->done;
+}
+
+/* Returns whether there was anything. */
+static bool give_back_all(di_runner *runner) {
+    bool any = false;
+    di_job *before = NULL;
+    pthread_mutex_lock(&runner->lock);
+    for (di_job *job = runner->jobs.first, *after; job; job = after) {
+        after = job->next;
+        if (job->dirty) {
+            any = true;
+            if (give_back(runner, job)) {
+                if (before) {
+                    before->next = after;
+                } else {
+                    runner->jobs.first = after;
+                }
+                continue;
+            }
+        }
+        before = job;
+    }
+    runner->jobs.last = before;
+    runner->stats.engine = di_engine_get_stats(runner->engine);
+    runner->stats.engine.waiting += runner->n_waiting;
+    runner->stats.metrics = runner->metrics;
+    runner->stats.failed = runner->failed;
+    memcpy(runner->stats.message, runner->message, sizeof runner->message);
+    pthread_mutex_unlock(&runner->lock);
+    return any;
+}
+
+di_job *di_runner_take(di_runner *runner, di_buffer *events, bool *done) {
+    pthread_mutex_lock(&runner->lock);
+    di_job *job = runner->ready.first;
+    if (job) {
+        runner->ready.first = job->next_ready;
+        if (!runner->ready.first) runner->ready.last = NULL;
+        job->ready = false;
+        *done = job->done;
+        di_buffer_append(events, job->inbox.data, job->inbox.size);
+        if (job->inbox.failed) events->failed = true;
+        job->inbox.size = 0;
+    }
+    pthread_mutex_unlock(&runner->lock);
+    return job;
+}
+
+di_runner_stats di_runner_get_stats(di_runner *runner) {
+    pthread_mutex_lock(&runner->lock);
+    di_runner_stats stats = runner->stats;
+    pthread_mutex_unlock(&runner->lock);
+    return stats;
+}
+
+/* ---- The thread ---- */
+
+static void lose_engine(di_runner *runner, const di_error *error) {
+    runner->failed = true;
+    snprintf(runner->message, sizeof runner->message, "the engine failed: %.250s", error->message);
+    for (di_job *job = runner->jobs.first; job; job = job->next) {
+        end_here(runner, job, DI_REASON_FAILED, runner->message);
+    }
+}
+
+/* Waits while there is nothing to do. False: stop. */
+static bool get_work(di_runner *runner, bool idle, di_job **jobs, di_job **cancels) {
+    pthread_mutex_lock(&runner->lock);
+    while (idle && !runner->stopping && !runner->commands.first && !runner->cancels.first) {
+        pthread_cond_wait(&runner->work, &runner->lock);
+    }
+    take_commands(runner, jobs, cancels);
+    for (di_job *job = *jobs; job; job = job->next_command) {
+        job->taken_in = true;
+        job->cancelling = job->cancelled;
+    }
+    bool go = !runner->stopping;
+    pthread_mutex_unlock(&runner->lock);
+    return go;
+}
+
+static void count_rows(di_runner *runner) {
+    uint64_t rows = di_engine_get_stats(runner->engine).rows;
+    if (rows == runner->n_rows) return;
+    di_histogram_add(&runner->metrics.step_rows, (double)(rows - runner->n_rows));
+    runner->n_rows = rows;
+}
+
+static void *run(void *user) {
+    di_runner *runner = user;
+    di_job *jobs, *cancels, *after;
+    bool busy = false;
+    while (get_work(runner, !busy && runner->n_waiting == 0, &jobs, &cancels)) {
+        di_error error;
+        for (di_job *job = jobs; job; job = after) {
+            after = job->next_command;
+            take_in(runner, job);
+            if (job->cancelling) stop(runner, job, DI_REASON_CANCELLED, NULL);
+        }
+        for (di_job *job = cancels; job; job = after) {
+            after = job->next_command;
+            stop(runner, job, DI_REASON_CANCELLED, NULL);
+        }
+        busy = false;
+        if (!runner->failed) {
+            feed(runner);
+            if (di_engine_step(runner->engine, &busy, &error) != DI_OK) {
+                busy = false;
+                lose_engine(runner, &error);
+            }
+        }
+        count_rows(runner);
+        if (give_back_all(runner)) runner->wake(runner->user);
+    }
+    return NULL;
+}
+
+di_status di_runner_create(di_engine *engine, int32_t max_batch, void (*wake)(void *user),
+                           void *user, di_runner **out, di_error *error) {
+    di_runner *runner = calloc(1, sizeof *runner);
+    if (!runner) return di_fail(error, DI_ERR_MEMORY, "out of memory: the engine's thread");
+    runner->engine = engine;
+    runner->max_open = 2 * max_batch + 8;
+    runner->wake = wake;
+    runner->user = user;
+    runner->metrics.step_rows.tokens = true;
+    runner->stats.engine = di_engine_get_stats(engine);
+    pthread_mutex_init(&runner->lock, NULL);
+    pthread_cond_init(&runner->work, NULL);
+    /* Signals are for the thread that waits for them. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&runner->thread, NULL, run, runner);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        free(runner);
+        return di_fail_errno(error, failed, "cannot start the engine's thread");
+    }
+    *out = runner;
+    return DI_OK;
+}
+
+void di_runner_destroy(di_runner *runner) {
+    if (!runner) return;
+    pthread_mutex_lock(&runner->lock);
+    runner->stopping = true;
+    pthread_cond_signal(&runner->work);
+    pthread_mutex_unlock(&runner->lock);
+    pthread_join(runner->thread, NULL);
+    pthread_cond_destroy(&runner->work);
+    pthread_mutex_destroy(&runner->lock);
+    free(runner);
+}

@@ -1,0 +1,246 @@
+/* The loop: listening, signals, clocks, and the way down. */
+#include "server/server.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "server/server_internal.h"
+
+enum { TICK_MS = 100, BACKLOG = 1024 };
+
+di_server_options di_server_options_defaults(void) {
+    return (di_server_options){.host = "127.0.0.1",
+                               .port = 8000,
+                               .max_queue = 1024,
+                               .max_connections = 16384,
+                               .max_body = (size_t)32 << 20,
+                               .keep_alive_s = 10,
+                               .read_timeout_s = 20,
+                               .idle_timeout_s = 75,
+                               .write_timeout_s = 60,
+                               .drain_timeout_s = 30,
+                               .metrics_prefix = "deepinfer:",
+                               .log_requests = true};
+}
+
+/* ---- Events of the engine's thread ---- */
+
+/* That thread's. */
+static void wake_loop(void *user) { uv_async_send(&((di_server *)user)->wake); }
+
+static void check_engine(di_server *server) {
+    di_runner_stats stats = di_runner_get_stats(server->runner);
+    if (!stats.failed || server->failed) return;
+    server->failed = true;
+    server_log(server, "error", "event=engine_failed message=\"%s\"", stats.message);
+}
+
+static void on_wake(uv_async_t *wake) {
+    di_server *server = wake->data;
+    bool done;
+    for (;;) {
+        di_buffer_clear(&server->scratch);
+        di_job *job = di_runner_take(server->runner, &server->scratch, &done);
+        if (!job) break;
+        generation_take(job->owner, &server->scratch, done);
+    }
+    check_engine(server);
+    generation_sweep(server);
+    server_check_end(server);
+}
+
+/* ---- The way down ---- */
+
+static void on_listener_closed(uv_handle_t *handle) { (void)handle; }
+
+static void begin_drain(di_server *server, const char *why) {
+    if (server->draining) return;
+    server->draining = true;
+    server->drain_until = di_clock() + server->options.drain_timeout_s;
+    server_log(server, "info", "event=drain reason=%s open=%lld timeout_s=%g", why,
+               (long long)server->n_open, server->options.drain_timeout_s);
+    uv_close((uv_handle_t *)&server->listener, on_listener_closed);
+    for (di_conn *c = server->conns; c; c = c->after) {
+        if (c->state == DI_CONN_HEAD && c->in.size == 0) conn_close(c);
+    }
+}
+
+static void close_all(di_server *server) {
+    for (di_conn *c = server->conns; c; c = c->after) conn_close(c);
+}
+
+void server_check_end(di_server *server) {
+    if (!server->draining || server->ending || server->conns || server->generations) return;
+    server->ending = true;
+    uv_close((uv_handle_t *)&server->wake, NULL);
+    uv_close((uv_handle_t *)&server->timer, NULL);
+    for (int i = 0; i < 3; i++) uv_close((uv_handle_t *)&server->signals[i], NULL);
+}
+
+static void load_keys_again(di_server *server) {
+    di_error error;
+    if (!server->options.key_file) return;
+    if (di_keys_load(&server->keys, server->options.key_file, &error) == DI_OK) {
+        server_log(server, "info", "event=keys_loaded n=%d", server->keys.n);
+    } else {
+        server_log(server, "error", "event=keys_kept message=\"%s\"", error.message);
+    }
+}
+
+static void on_signal(uv_signal_t *handle, int number) {
+    di_server *server = handle->data;
+    if (number == SIGHUP) {
+        load_keys_again(server);
+    } else if (server->draining) {
+        close_all(server);
+    } else {
+        begin_drain(server, number == SIGTERM ? "SIGTERM" : "SIGINT");
+    }
+    server_check_end(server);
+}
+
+static void on_timer(uv_timer_t *timer) {
+    di_server *server = timer->data;
+    uint64_t now_ms = uv_now(&server->loop);
+    for (di_conn *c = server->conns, *after; c; c = after) {
+        after = c->after;
+        conn_tick(c, now_ms);
+    }
+    if (server->failed) begin_drain(server, "engine_failed");
+    if (server->draining && di_clock() > server->drain_until) close_all(server);
+    generation_sweep(server);
+    server_check_end(server);
+}
+
+/* ---- The way up ---- */
+
+static void on_connection(uv_stream_t *listener, int status) {
+    if (status == 0) conn_accept(listener->data);
+}
+
+static di_status fail_uv(int code, const char *what, di_error *error) {
+    return di_fail(error, DI_ERR_IO, "%s: %s", what, uv_strerror(code));
+}
+
+static di_status listen_at(di_server *server, di_error *error) {
+    const di_server_options *o = &server->options;
+    struct sockaddr_storage address;
+    char what[200];
+    snprintf(what, sizeof what, "cannot listen on %.100s port %d", o->host, o->port);
+    int code = strchr(o->host, ':') ? uv_ip6_addr(o->host, o->port, (struct sockaddr_in6 *)&address)
+                                    : uv_ip4_addr(o->host, o->port, (struct sockaddr_in *)&address);
+    if (code != 0) {
+        return di_fail(error, DI_ERR_USAGE, "host '%.100s' is no address such as 127.0.0.1 or ::1",
+                       o->host);
+    }
+    code = uv_tcp_bind(&server->listener, (struct sockaddr *)&address, 0);
+    if (code == 0) code = uv_listen((uv_stream_t *)&server->listener, BACKLOG, on_connection);
+    return code == 0 ? DI_OK : fail_uv(code, what, error);
+}
+
+/* Every connection is a file. */
+static void raise_file_limit(di_server *server) {
+    struct rlimit limit;
+    rlim_t wanted = (rlim_t)server->options.max_connections + 64;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
+        server_log(server, "warn", "event=file_limit wanted=%lld got=%lld", (long long)wanted,
+                   (long long)limit.rlim_cur);
+    }
+}
+
+static void say_where(di_server *server) {
+    struct sockaddr_storage address;
+    int size = sizeof address;
+    char host[64] = "";
+    if (uv_tcp_getsockname(&server->listener, (struct sockaddr *)&address, &size) != 0) return;
+    bool six = address.ss_family == AF_INET6;
+    if (six) {
+        uv_ip6_name((struct sockaddr_in6 *)&address, host, sizeof host);
+    } else {
+        uv_ip4_name((struct sockaddr_in *)&address, host, sizeof host);
+    }
+    int port = ntohs(six ? ((struct sockaddr_in6 *)&address)->sin6_port
+                         : ((struct sockaddr_in *)&address)->sin_port);
+    server_log(server, "info", "event=listening address=http://%s%s%s:%d model=%s context=%lld",
+               six ? "[" : "", host, six ? "]" : "", port, server->options.models[0],
+               (long long)server->env.context);
+    bool local = strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+    if (!local && !server->options.key_file) {
+        server_log(server, "warn",
+                   "event=open_to_all message=\"other machines may ask without a "
+                   "key; see --api-keys\"");
+    }
+}
+
+static di_status start_handles(di_server *server, di_error *error) {
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+    int code = uv_async_init(&server->loop, &server->wake, on_wake);
+    if (code == 0) code = uv_timer_init(&server->loop, &server->timer);
+    if (code == 0) code = uv_tcp_init(&server->loop, &server->listener);
+    for (int i = 0; i < 3 && code == 0; i++) {
+        code = uv_signal_init(&server->loop, &server->signals[i]);
+        server->signals[i].data = server;
+        if (code == 0) code = uv_signal_start(&server->signals[i], on_signal, numbers[i]);
+    }
+    if (code != 0) return fail_uv(code, "cannot start the event loop", error);
+    server->wake.data = server->timer.data = server->listener.data = server;
+    code = uv_timer_start(&server->timer, on_timer, TICK_MS, TICK_MS);
+    return code == 0 ? DI_OK : fail_uv(code, "cannot start the clock", error);
+}
+
+static void close_handle(uv_handle_t *handle, void *user) {
+    (void)user;
+    if (!uv_is_closing(handle)) uv_close(handle, NULL);
+}
+
+static void set_up(di_server *server, di_engine *engine) {
+    server->info = di_engine_get_info(engine);
+    server->env = di_request_env_of(engine);
+    server->started = (int64_t)time(NULL);
+    server->metrics.prompt_sizes.tokens = server->metrics.answer_sizes.tokens = true;
+}
+
+static di_status serve(di_server *server, di_engine *engine, di_error *error) {
+    DI_TRY(start_handles(server, error));
+    DI_TRY(listen_at(server, error));
+    DI_TRY(di_runner_create(engine, server->options.max_batch, wake_loop, server, &server->runner,
+                            error));
+    say_where(server);
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    di_runner_stats stats = di_runner_get_stats(server->runner);
+    di_runner_destroy(server->runner);
+    server_log(server, "info", "event=stopped");
+    if (!stats.failed) return DI_OK;
+    return di_fail(error, DI_ERR_IO, "%s", stats.message);
+}
+
+di_status di_server_run(di_engine *engine, const di_server_options *options, di_error *error) {
+    di_server *server = calloc(1, sizeof *server);
+    if (!server) return di_fail(error, DI_ERR_MEMORY, "out of memory: server");
+    server->options = *options;
+    set_up(server, engine);
+    di_status status = DI_OK;
+    int code = uv_loop_init(&server->loop);
+    if (code != 0) {
+        free(server);
+        return fail_uv(code, "cannot make an event loop", error);
+    }
+    if (options->key_file) status = di_keys_load(&server->keys, options->key_file, error);
+    signal(SIGPIPE, SIG_IGN);
+    raise_file_limit(server);
+    if (status == DI_OK) status = serve(server, engine, error);
+    /* What a failure half way left open. */
+    uv_walk(&server->loop, close_handle, NULL);
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&server->loop);
+    di_keys_free(&server->keys);
+    di_buffer_free(&server->scratch);
+    free(server);
+    return status;
+}

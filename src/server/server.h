@@ -1,0 +1,45 @@
+/* The HTTP server over one engine: the dialects that clients already speak.
+ *
+ * One thread runs the event loop (libuv) and all connections, another the engine (runner.h), and a
+ * few of libuv's read bodies. README.md of this folder says how they work together.
+ */
+#ifndef DI_SERVER_SERVER_H
+#define DI_SERVER_SERVER_H
+
+#include <stdio.h>
+
+#include "deepinfer.h"
+
+typedef struct di_server_options {
+    const char *host;          /* an address; default "127.0.0.1" */
+    int port;                  /* 0: any that is free; default 8000 */
+    const char *const *models; /* n_models names that requests may give; the first is the one that
+                                  answers carry. At least one */
+    int n_models;
+    bool any_model;       /* every other name is taken as well */
+    const char *key_file; /* keys.h; NULL (default): everybody may ask */
+    const char *cors;     /* origins whose pages may read answers, separated by commas, or "*"; NULL
+                             (default): none */
+    int64_t max_queue;    /* answers that may wait beside those that are computed; default 1024 */
+    int64_t max_connections; /* default 16384 */
+    size_t max_body;         /* bytes of a request; default 32 MiB */
+    double keep_alive_s;     /* a stream that has nothing to say says so this often; default 10 */
+    double read_timeout_s;   /* for a head, and for a body that does not go on; default 20 */
+    double idle_timeout_s;   /* of a connection between requests; default 75 */
+    double write_timeout_s;  /* of a client that takes nothing; default 60 */
+    double drain_timeout_s;  /* for answers in progress once a signal came; default 30 */
+    const char *metrics_prefix; /* default "deepinfer:" */
+    int32_t max_batch;          /* that of the engine */
+    FILE *log;                  /* NULL: silence */
+    bool log_requests;          /* one line each; default true */
+} di_server_options;
+
+di_server_options di_server_options_defaults(void);
+
+/* Serves until SIGTERM or SIGINT, then until the answers in progress have ended or the drain timeout
+ * is over; a second signal ends at once. SIGHUP reads the keys again. The engine must serve requests
+ * and is the server's for that time. DI_OK after a signal; DI_ERR_IO when it cannot listen; the
+ * engine's error when that failed. */
+di_status di_server_run(di_engine *engine, const di_server_options *options, di_error *error);
+
+#endif

@@ -1,0 +1,107 @@
+/* What an operator reads: lines of key=value on stderr, with the priorities that journald knows when it
+ * listens. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "server/server_internal.h"
+
+static void begin_line(di_buffer *line, const char *level) {
+    struct timespec now;
+    struct tm tm;
+    char text[40];
+    bool error = strcmp(level, "error") == 0;
+    if (getenv("JOURNAL_STREAM")) {
+        di_buffer_printf(line, "<%d>", error ? 3 : strcmp(level, "warn") == 0 ? 4 : 6);
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
+    di_buffer_printf(line, "time=%s.%03ldZ level=%s ", text, now.tv_nsec / 1000000, level);
+}
+
+static void end_line(di_server *server, di_buffer *line) {
+    di_buffer_putc(line, '\n');
+    if (!line->failed) {
+        fwrite(line->data, 1, line->size, server->options.log);
+        fflush(server->options.log);
+    }
+    di_buffer_free(line);
+}
+
+void server_log(di_server *server, const char *level, const char *format, ...) {
+    di_buffer line = DI_BUFFER_EMPTY;
+    char text[1500];
+    va_list args;
+    if (!server->options.log) return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    begin_line(&line, level);
+    di_buffer_puts(&line, text);
+    end_line(server, &line);
+}
+
+static void log_client(const di_conn *conn, di_buffer *line) {
+    struct sockaddr_storage address;
+    int size = sizeof address;
+    char text[64] = "-";
+    if (uv_tcp_getpeername(&conn->tcp, (struct sockaddr *)&address, &size) == 0) {
+        if (address.ss_family == AF_INET) {
+            uv_ip4_name((struct sockaddr_in *)&address, text, sizeof text);
+        } else if (address.ss_family == AF_INET6) {
+            uv_ip6_name((struct sockaddr_in6 *)&address, text, sizeof text);
+        }
+    }
+    di_buffer_printf(line, " client=%s", text);
+    if (conn->key) di_buffer_printf(line, " key=%s", conn->key->name);
+}
+
+static void log_generation(const di_generation *g, di_buffer *line) {
+    static const char *const reasons[] = {"stop", "length", "tool_calls", "cancelled", "failed"};
+    const di_job *job = g->job;
+    di_writer_usage u = di_writer_get_usage(&g->writer);
+    di_buffer_printf(line,
+                     " stream=%d choices=%d prompt=%" PRId64 " cached=%" PRId64 " answer=%" PRId64
+                     " reasoning=%" PRId64,
+                     job->request.stream, job->n_choices, u.n_prompt, u.n_cached, u.n_answer,
+                     u.n_reasoning);
+    if (!g->done) {
+        di_buffer_puts(line, " finish=client_left");
+        return;
+    }
+    double started = job->started > 0 ? job->started : job->first;
+    di_buffer_printf(line, " finish=%s", reasons[g->writer.choices[0].end.reason]);
+    if (g->writer.failed) di_buffer_printf(line, " error=\"%s\"", g->writer.failure);
+    if (job->first == 0) return;
+    di_buffer_printf(line, " queue_s=%.4f ttft_s=%.4f decode_s=%.4f",
+                     (started < job->first ? started : job->first) - job->arrived,
+                     job->first - job->arrived, job->last - job->first);
+}
+
+void server_log_request(di_server *server, di_conn *conn, const di_generation *g) {
+    di_buffer line = DI_BUFFER_EMPTY;
+    if (!server->options.log || !server->options.log_requests) return;
+    begin_line(&line, conn->status >= 500 ? "error" : "info");
+    di_buffer_printf(&line, "event=request id=%s route=%s status=%d", conn->request_id,
+                     conn->route ? conn->route->path : "-", conn->status);
+    if (g && g->has_writer && g->job) log_generation(g, &line);
+    di_buffer_printf(&line, " bytes=%" PRIu64 " total_s=%.4f", conn->n_sent,
+                     di_clock() - conn->begun);
+    log_client(conn, &line);
+    end_line(server, &line);
+}
+
+const char *server_date(di_server *server) {
+    time_t now = time(NULL);
+    struct tm tm;
+    if (server->date_of != (int64_t)now) {
+        gmtime_r(&now, &tm);
+        strftime(server->date, sizeof server->date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+        server->date_of = (int64_t)now;
+    }
+    return server->date;
+}

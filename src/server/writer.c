@@ -1,0 +1,262 @@
+#include "server/writer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/lossy.h"
+#include "server/token_json.h"
+
+/* ---- Life ---- */
+
+static const di_writer_ops *ops_of(di_dialect dialect) {
+    switch (dialect) {
+    case DI_DIALECT_CHAT: return &di_chat_writer;
+    case DI_DIALECT_COMPLETION: return &di_completion_writer;
+    case DI_DIALECT_RESPONSES:
+    case DI_DIALECT_MESSAGES: break;
+    }
+    return NULL;
+}
+
+di_status di_writer_init(di_writer *w, const di_job *job, const di_tokenizer *tokenizer,
+                         const char *model, di_error *error) {
+    unsigned char random[16];
+    memset(w, 0, sizeof *w);
+    w->request = &job->request;
+    w->ops = ops_of(w->request->dialect);
+    w->tokenizer = tokenizer;
+    w->created = (int64_t)time(NULL);
+    w->model = w->request->model_size > 0 ? w->request->model : model;
+    w->model_size = w->request->model_size > 0 ? w->request->model_size : strlen(model);
+    w->keep = !w->request->stream || w->request->dialect == DI_DIALECT_RESPONSES;
+    w->open_block = -1;
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
+        return di_fail(error, DI_ERR_IO, "cannot draw a random id");
+    }
+    for (size_t i = 0; i < sizeof random; i++) snprintf(w->id + 2 * i, 3, "%02x", random[i]);
+    w->choices = calloc((size_t)job->n_choices, sizeof *w->choices);
+    if (!w->choices) return di_fail(error, DI_ERR_MEMORY, "out of memory: the answer");
+    w->n_choices = job->n_choices;
+    return DI_OK;
+}
+
+void di_writer_deinit(di_writer *w) {
+    for (int32_t i = 0; i < w->n_choices; i++) {
+        di_writer_choice *c = &w->choices[i];
+        di_buffer_free(&c->piece);
+        di_buffer_free(&c->tokens);
+        di_buffer_free(&c->thought);
+        di_buffer_free(&c->text);
+        di_buffer_free(&c->all_tokens);
+        for (int k = 0; c->calls && k < c->n_calls; k++) {
+            free(c->calls[k].name);
+            free(c->calls[k].arguments);
+        }
+        free(c->calls);
+    }
+    free(w->choices);
+    di_buffer_free(&w->items);
+    memset(w, 0, sizeof *w);
+}
+
+/* ---- Events ---- */
+
+static void fail(di_writer *w, const char *message, size_t size) {
+    if (w->failed) return;
+    w->failed = true;
+    snprintf(w->failure, sizeof w->failure, "%.*s", size > 300 ? 300 : (int)size, message);
+}
+
+static void append(di_writer *w, di_buffer *to, const char *data, size_t size) {
+    di_buffer_append(to, data, size);
+    if (to->failed) fail(w, "out of memory", 13);
+}
+
+/* What waits goes out; tokens go along with text, and at the end by themselves. */
+static void flush(di_writer *w, int32_t choice, bool tokens_too, di_buffer *out) {
+    di_writer_choice *c = &w->choices[choice];
+    if (c->piece.size == 0 && (!tokens_too || c->tokens.size == 0)) return;
+    if (w->request->stream) w->ops->piece(w, choice, out);
+    c->began = true;
+    di_buffer_clear(&c->piece);
+    di_buffer_clear(&c->tokens);
+}
+
+static void take_text(di_writer *w, const di_event *e, di_buffer *out) {
+    di_writer_choice *c = &w->choices[e->choice];
+    if (w->keep) append(w, e->kind == DI_EVENT_TEXT ? &c->text : &c->thought, e->data, e->size);
+    if (!w->request->stream) return;
+    if (c->piece.size > 0 && c->kind != e->kind) flush(w, e->choice, false, out);
+    c->kind = e->kind;
+    append(w, &c->piece, e->data, e->size);
+}
+
+static void keep_call(di_writer *w, di_writer_choice *c, const di_writer_call *call) {
+    di_writer_call *more = realloc(c->calls, (size_t)(c->n_calls + 1) * sizeof *more);
+    if (!more) {
+        fail(w, "out of memory", 13);
+        return;
+    }
+    c->calls = more;
+    c->calls[c->n_calls] =
+        (di_writer_call){.name = strndup(call->name, call->name_size),
+                         .arguments = strndup(call->arguments, call->arguments_size),
+                         .name_size = call->name_size,
+                         .arguments_size = call->arguments_size};
+    c->n_calls++;
+    if (!c->calls[c->n_calls - 1].name || !c->calls[c->n_calls - 1].arguments) {
+        fail(w, "out of memory", 13);
+    }
+}
+
+static void take_call(di_writer *w, const di_event *e, di_buffer *out) {
+    di_writer_choice *c = &w->choices[e->choice];
+    size_t name_size = strnlen(e->data, e->size);
+    size_t skipped = name_size < e->size ? name_size + 1 : e->size;
+    di_buffer text = DI_BUFFER_EMPTY; /* a copy whose parts end in NUL */
+    di_buffer_append(&text, e->data, e->size);
+    if (text.failed) {
+        fail(w, "out of memory", 13);
+        di_buffer_free(&text);
+        return;
+    }
+    di_writer_call call = {.name = text.data,
+                           .name_size = name_size,
+                           .arguments = text.data + skipped,
+                           .arguments_size = e->size - skipped};
+    if (w->request->stream) {
+        flush(w, e->choice, false, out);
+        w->ops->call(w, e->choice, &call, out);
+        c->began = true;
+    }
+    if (w->keep) {
+        keep_call(w, c, &call);
+    } else {
+        c->n_calls++;
+    }
+    di_buffer_free(&text);
+}
+
+static void take_end(di_writer *w, const di_event *e, di_buffer *out) {
+    di_writer_choice *c = &w->choices[e->choice];
+    memcpy(&c->end, e->data, sizeof c->end);
+    c->ended = true;
+    w->n_ended++;
+    if (c->end.reason == DI_REASON_FAILED) {
+        fail(w, e->data + sizeof c->end, e->size - sizeof c->end);
+    }
+    if (!w->request->stream) return;
+    flush(w, e->choice, true, out);
+    if (c->end.reason != DI_REASON_FAILED) w->ops->end(w, e->choice, out);
+}
+
+static void take(di_writer *w, const di_event *e, di_buffer *out) {
+    di_writer_choice *c = &w->choices[e->choice];
+    switch (e->kind) {
+    case DI_EVENT_THOUGHT:
+    case DI_EVENT_TEXT: take_text(w, e, out); break;
+    case DI_EVENT_CALL: take_call(w, e, out); break;
+    case DI_EVENT_TOKENS:
+        append(w, w->request->stream ? &c->tokens : &c->all_tokens, e->data, e->size);
+        break;
+    case DI_EVENT_END: take_end(w, e, out); break;
+    }
+}
+
+void di_writer_begin(di_writer *w, di_buffer *out) {
+    if (w->ops->begin) w->ops->begin(w, out);
+}
+
+void di_writer_events(di_writer *w, const di_buffer *events, bool done, di_buffer *out) {
+    di_event e;
+    for (size_t at = 0; di_event_next(events, &at, &e);) take(w, &e, out);
+    if (!w->request->stream) return;
+    for (int32_t i = 0; i < w->n_choices; i++) flush(w, i, false, out);
+    if (!done) return;
+    if (w->failed) {
+        w->ops->failure(w, out);
+    } else {
+        w->ops->finish(w, out);
+    }
+}
+
+void di_writer_whole(di_writer *w, di_buffer *out) { w->ops->whole(w, out); }
+
+/* ---- For the dialects ---- */
+
+di_writer_usage di_writer_get_usage(const di_writer *w) {
+    di_writer_usage sum = {0, 0, 0, 0};
+    for (int32_t i = 0; i < w->n_choices; i++) {
+        const di_end_record *end = &w->choices[i].end;
+        if (i % w->request->n_choices == 0) {
+            sum.n_prompt += end->n_prompt;
+            sum.n_cached += end->n_cached;
+        }
+        sum.n_answer += end->n_answer;
+        sum.n_reasoning += end->n_reasoning;
+    }
+    return sum;
+}
+
+void di_write_openai_usage(const di_writer *w, di_buffer *out) {
+    di_writer_usage u = di_writer_get_usage(w);
+    di_buffer_printf(out,
+                     "\"usage\":{\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64
+                     ",\"total_tokens\":%" PRId64
+                     ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRId64
+                     "},\"completion_tokens_details\":{\"reasoning_tokens\":%" PRId64
+                     "},\"prompt_cache_hit_tokens\":%" PRId64
+                     ",\"prompt_cache_miss_tokens\":%" PRId64 "}",
+                     u.n_prompt, u.n_answer, u.n_prompt + u.n_answer, u.n_cached, u.n_reasoning,
+                     u.n_cached, u.n_prompt - u.n_cached);
+}
+
+void di_write_text(di_buffer *out, const di_buffer *text) {
+    di_json_write_string(out, text->data ? text->data : "", text->size);
+}
+
+void di_write_chat_tokens(const di_writer *w, const di_buffer *tokens, di_buffer *out) {
+    di_buffer_putc(out, '[');
+    for (size_t at = 0; at < tokens->size;) {
+        di_token_record t;
+        memcpy(&t, tokens->data + at, sizeof t);
+        if (at > 0) di_buffer_putc(out, ',');
+        at += sizeof t;
+        di_write_token_entry(out, w->tokenizer, t.id, t.logprob);
+        di_buffer_puts(out, ", \"top_logprobs\": [");
+        for (int32_t i = 0; i < t.n_top; i++, at += sizeof(di_top_token)) {
+            di_top_token top;
+            memcpy(&top, tokens->data + at, sizeof top);
+            if (i > 0) di_buffer_putc(out, ',');
+            di_write_token_entry(out, w->tokenizer, top.id, top.logprob);
+            di_buffer_putc(out, '}');
+        }
+        di_buffer_puts(out, "]}");
+    }
+    di_buffer_putc(out, ']');
+}
+
+void di_write_openai_error(di_buffer *out, const char *message, const char *type, const char *param,
+                           size_t param_size, const char *code) {
+    di_buffer_puts(out, "{\"error\":{\"message\":");
+    di_lossy_write(out, message, strlen(message));
+    di_buffer_printf(out, ",\"type\":\"%s\",\"param\":", type);
+    if (param) {
+        di_lossy_write(out, param, param_size);
+    } else {
+        di_buffer_puts(out, "null");
+    }
+    di_buffer_puts(out, ",\"code\":");
+    if (code) {
+        di_buffer_printf(out, "\"%s\"", code);
+    } else {
+        di_buffer_puts(out, "null");
+    }
+    di_buffer_puts(out, "}}");
+}

@@ -1,0 +1,181 @@
+/* Completions: text behind a prompt, in OpenAI's older form. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "server/token_json.h"
+#include "server/writer.h"
+
+/* Tokens in the older form. Top tokens are members of an object by their text: where two have the
+ * same, as parts of characters do, the likelier one stands. */
+static void write_top(const di_writer *w, const char *records, int32_t n, di_buffer *out) {
+    di_buffer names = DI_BUFFER_EMPTY;
+    di_buffer_putc(out, '{');
+    for (int32_t i = 0; i < n; i++) {
+        di_top_token top;
+        di_buffer name = DI_BUFFER_EMPTY;
+        memcpy(&top, records + (size_t)i * sizeof top, sizeof top);
+        di_write_token(&name, w->tokenizer, top.id);
+        di_buffer_putc(&name, '\n'); /* cannot stand in a JSON string */
+        bool again = names.size > 0 && name.size > 0 &&
+                     memmem(names.data, names.size, name.data, name.size) != NULL;
+        if (!again && !name.failed) {
+            di_buffer_append(&names, name.data, name.size);
+            if (i > 0) di_buffer_putc(out, ',');
+            di_buffer_append(out, name.data, name.size - 1);
+            di_buffer_putc(out, ':');
+            di_write_logprob(out, top.logprob);
+        }
+        di_buffer_free(&name);
+    }
+    if (names.failed) out->failed = true;
+    di_buffer_free(&names);
+    di_buffer_putc(out, '}');
+}
+
+typedef enum column { COLUMN_TOKENS, COLUMN_LOGPROBS, COLUMN_TOP } column;
+
+static void write_column(const di_writer *w, const di_buffer *tokens, column which,
+                         di_buffer *out) {
+    di_buffer_putc(out, '[');
+    for (size_t at = 0; at < tokens->size;) {
+        di_token_record t;
+        memcpy(&t, tokens->data + at, sizeof t);
+        if (at > 0) di_buffer_putc(out, ',');
+        at += sizeof t;
+        if (which == COLUMN_TOKENS) di_write_token(out, w->tokenizer, t.id);
+        if (which == COLUMN_LOGPROBS) di_write_logprob(out, t.logprob);
+        if (which == COLUMN_TOP) write_top(w, tokens->data + at, t.n_top, out);
+        at += (size_t)t.n_top * sizeof(di_top_token);
+    }
+    di_buffer_putc(out, ']');
+}
+
+static void write_tokens(const di_writer *w, const di_buffer *tokens, di_buffer *out) {
+    di_buffer_puts(out, "{\"tokens\":");
+    write_column(w, tokens, COLUMN_TOKENS, out);
+    di_buffer_puts(out, ",\"token_logprobs\":");
+    write_column(w, tokens, COLUMN_LOGPROBS, out);
+    di_buffer_puts(out, ",\"top_logprobs\":");
+    if (w->request->top_logprobs > 0) {
+        write_column(w, tokens, COLUMN_TOP, out);
+    } else {
+        di_buffer_puts(out, "null");
+    }
+    di_buffer_putc(out, '}');
+}
+
+static const char *finish_name(const di_writer_choice *c) {
+    return c->end.reason == DI_REASON_LENGTH ? "length" : "stop";
+}
+
+static void head(const di_writer *w, di_buffer *out) {
+    di_buffer_printf(out,
+                     "{\"id\":\"cmpl-%s\",\"object\":\"text_completion\",\"created\":%" PRId64
+                     ",\"model\":",
+                     w->id, w->created);
+    di_json_write_string(out, w->model, w->model_size);
+    di_buffer_puts(out, ",\"choices\":[");
+}
+
+/* ---- Streams ---- */
+
+static void chunk(const di_writer *w, int32_t choice, const char *text, size_t size,
+                  const char *finish, di_buffer *out) {
+    const di_writer_choice *c = &w->choices[choice];
+    di_buffer_puts(out, "data: ");
+    head(w, out);
+    di_buffer_printf(out, "{\"index\":%d,\"text\":", choice);
+    di_json_write_string(out, text, size);
+    di_buffer_puts(out, ",\"logprobs\":");
+    if (c->tokens.size > 0) {
+        write_tokens(w, &c->tokens, out);
+    } else {
+        di_buffer_puts(out, "null");
+    }
+    if (finish) {
+        di_buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish);
+    } else {
+        di_buffer_puts(out, ",\"finish_reason\":null}");
+    }
+    di_buffer_puts(out, w->request->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+}
+
+static void begin(di_writer *w, di_buffer *out) {
+    if (!w->request->echo) return;
+    for (int32_t i = 0; i < w->n_choices; i++) {
+        int32_t prompt = i / w->request->n_choices;
+        chunk(w, i, w->request->echoes[prompt], w->request->echo_sizes[prompt], NULL, out);
+    }
+}
+
+static void piece(di_writer *w, int32_t choice, di_buffer *out) {
+    const di_buffer *text = &w->choices[choice].piece;
+    chunk(w, choice, text->data ? text->data : "", text->size, NULL, out);
+}
+
+static void call(di_writer *w, int32_t choice, const di_writer_call *c, di_buffer *out) {
+    (void)w;
+    (void)choice;
+    (void)c;
+    (void)out; /* a reader of raw text finds none */
+}
+
+static void end(di_writer *w, int32_t choice, di_buffer *out) {
+    chunk(w, choice, "", 0, finish_name(&w->choices[choice]), out);
+}
+
+static void finish(di_writer *w, di_buffer *out) {
+    if (w->request->include_usage) {
+        di_buffer_puts(out, "data: ");
+        head(w, out);
+        di_buffer_puts(out, "],");
+        di_write_openai_usage(w, out);
+        di_buffer_puts(out, "}\n\n");
+    }
+    di_buffer_puts(out, "data: [DONE]\n\n");
+}
+
+static void failure(di_writer *w, di_buffer *out) {
+    di_buffer_puts(out, "data: ");
+    di_write_openai_error(out, w->failure, "server_error", NULL, 0, NULL);
+    di_buffer_puts(out, "\n\ndata: [DONE]\n\n");
+}
+
+/* ---- The body ---- */
+
+static void whole(di_writer *w, di_buffer *out) {
+    head(w, out);
+    for (int32_t i = 0; i < w->n_choices; i++) {
+        const di_writer_choice *c = &w->choices[i];
+        int32_t prompt = i / w->request->n_choices;
+        di_buffer text = DI_BUFFER_EMPTY;
+        if (w->request->echo) {
+            di_buffer_append(&text, w->request->echoes[prompt], w->request->echo_sizes[prompt]);
+        }
+        di_buffer_append(&text, c->text.data ? c->text.data : "", c->text.size);
+        if (text.failed) out->failed = true;
+        di_buffer_printf(out, "%s{\"index\":%d,\"text\":", i ? "," : "", i);
+        di_write_text(out, &text);
+        di_buffer_free(&text);
+        di_buffer_puts(out, ",\"logprobs\":");
+        if (w->request->logprobs) {
+            write_tokens(w, &c->all_tokens, out);
+        } else {
+            di_buffer_puts(out, "null");
+        }
+        di_buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(c));
+    }
+    di_buffer_puts(out, "],");
+    di_write_openai_usage(w, out);
+    di_buffer_printf(out, ",\"seed\":%" PRIu64 "}", w->request->sampling.seed);
+}
+
+const di_writer_ops di_completion_writer = {.begin = begin,
+                                            .piece = piece,
+                                            .call = call,
+                                            .end = end,
+                                            .finish = finish,
+                                            .failure = failure,
+                                            .whole = whole,
+                                            .keep_alive = ": keep-alive\n\n"};

@@ -1,0 +1,312 @@
+// The OpenAI endpoints: every field that changes an answer, streamed and whole, and what is refused.
+import { assert, test, runTests, serve, post, stream, joinChat } from './harness.mjs';
+
+const server = await serve();
+const sum = [{ role: 'user', content: 'What is 12 + 13?' }];
+const chat = (body) => post(server, '/v1/chat/completions', { messages: sum, temperature: 0, ...body });
+const chatStream = async (body) =>
+    joinChat((await stream(server, '/v1/chat/completions',
+        { messages: sum, temperature: 0, ...body })).events);
+
+test('an answer with its thought, whole and streamed alike', async () => {
+    const { json, status } = await chat({});
+    assert.equal(status, 200);
+    assert.equal(json.object, 'chat.completion');
+    const { message, finish_reason: finish } = json.choices[0];
+    assert.equal(message.content, '12 + 13 = 25');
+    assert.match(message.reasoning_content, /So 12 \+ 13 = 25\.$/);
+    assert.equal(finish, 'stop');
+    assert.equal(json.usage.total_tokens, json.usage.prompt_tokens + json.usage.completion_tokens);
+    assert.ok(json.usage.completion_tokens_details.reasoning_tokens > 10);
+    const { choices, usage } = await chatStream({ stream_options: { include_usage: true } });
+    assert.equal(choices[0].text, message.content);
+    assert.equal(choices[0].thought, message.reasoning_content);
+    assert.equal(choices[0].finish, 'stop');
+    assert.equal(choices[0].roles, 1);
+    assert.equal(usage.completion_tokens, json.usage.completion_tokens);
+});
+
+test('thinking is turned off by each of its switches', async () => {
+    for (const off of [{ thinking: { type: 'disabled' } }, { thinking: false },
+        { reasoning_effort: 'none' }, { chat_template_kwargs: { thinking: false } },
+        { chat_template_kwargs: { enable_thinking: false } }]) {
+        const { json } = await chat(off);
+        assert.equal(json.choices[0].message.content, '12 + 13 = 25', JSON.stringify(off));
+        assert.equal(json.choices[0].message.reasoning_content, undefined);
+        assert.equal(json.usage.completion_tokens_details.reasoning_tokens, 0);
+    }
+    const low = await chat({ reasoning_effort: 'low' }), high = await chat({});
+    assert.equal(low.status, 200);
+    assert.notEqual(low.json.usage.prompt_tokens, 0);
+    assert.equal(high.status, 200);
+});
+
+test('several answers, seeds and lengths', async () => {
+    const body = { n: 3, seed: 7, temperature: 1, max_tokens: 9, thinking: false,
+        messages: [{ role: 'user', content: 'Tell me a story about a fox.' }] };
+    const one = await chat(body), two = await chat(body);
+    const texts = one.json.choices.map((c) => c.message.content);
+    assert.equal(texts.length, 3);
+    assert.deepEqual(texts, two.json.choices.map((c) => c.message.content));
+    assert.equal(new Set(texts).size > 1, true);
+    assert.deepEqual(one.json.choices.map((c) => c.finish_reason), ['length', 'length', 'length']);
+    assert.equal(one.json.usage.completion_tokens, 27);
+    assert.equal(one.json.seed, 7);
+    const { choices } = await chatStream(body);
+    assert.deepEqual(choices.map((c) => c.text), texts);
+    const newer = await chat({ ...body, max_tokens: 100, max_completion_tokens: 4 });
+    assert.equal(newer.json.usage.completion_tokens, 12);
+});
+
+test('stop texts end text, tokens and log-probabilities at the same place', async () => {
+    for (const stop of ['= 25', ['zzz', '13 ='], '12', 'not there']) {
+        const body = { stop, thinking: false, logprobs: true, top_logprobs: 2 };
+        const { json } = await chat(body);
+        const choice = json.choices[0], tokens = choice.logprobs.content;
+        const { choices } = await chatStream(body);
+        assert.equal(choices[0].text, choice.message.content);
+        assert.deepEqual(choices[0].tokens, tokens);
+        assert.equal(json.usage.completion_tokens, tokens.length);
+        const spelled = tokens.map((t) => t.token).join('');
+        assert.ok(spelled.startsWith(choice.message.content));
+        const want = '12 + 13 = 25', at = want.indexOf([stop].flat().at(-1));
+        assert.equal(choice.message.content, at < 0 ? want : want.slice(0, at));
+    }
+});
+
+test('log-probabilities: of every token, its rivals in order', async () => {
+    const { json } = await chat({ logprobs: true, top_logprobs: 5, thinking: false });
+    const tokens = json.choices[0].logprobs.content;
+    assert.equal(tokens.map((t) => t.token).join(''), '12 + 13 = 25');
+    for (const t of tokens) {
+        assert.equal(t.top_logprobs.length, 5);
+        assert.equal(t.token, t.top_logprobs[0].token);
+        assert.equal(Buffer.from(t.bytes).toString(), t.token);
+        for (let i = 1; i < 5; i++) {
+            assert.ok(t.top_logprobs[i].logprob <= t.top_logprobs[i - 1].logprob);
+        }
+    }
+});
+
+test('biases, penalties, min_p and top_k change what is sampled', async () => {
+    const plain = await chat({ thinking: false, logprobs: true });
+    const t = await post(server, '/tokenize', { prompt: '12', add_special_tokens: false });
+    assert.equal(t.status, 200);
+    const first = t.json.tokens[0];
+    const banned = await chat({ thinking: false, logit_bias: { [first]: -1000 } });
+    assert.notEqual(banned.json.choices[0].message.content,
+        plain.json.choices[0].message.content);
+    const greedy = await chat({ thinking: false, temperature: 2, top_k: 1 });
+    assert.equal(greedy.json.choices[0].message.content, '12 + 13 = 25');
+    const narrow = await chat({ thinking: false, temperature: 2, min_p: 1 });
+    assert.equal(narrow.json.choices[0].message.content, '12 + 13 = 25');
+    const story = { messages: [{ role: 'user', content: 'Tell me a story about a fox.' }],
+        thinking: false, max_tokens: 60 };
+    const a = await chat(story), b = await chat({ ...story, frequency_penalty: 2 });
+    assert.notEqual(a.json.choices[0].message.content, b.json.choices[0].message.content);
+    const zero = await chat({ thinking: false, temperature: 0, top_p: 0 });
+    assert.equal(zero.json.choices[0].message.content, '12 + 13 = 25');
+});
+
+// A call that the demo model has learnt, from its own task file.
+import fs from 'node:fs';
+import path from 'node:path';
+const calls = fs.readFileSync(path.join(process.env.SOURCE, 'models/demo/eval/tool_call.jsonl'), 'utf8')
+    .trim().split('\n').slice(0, 3).map((l) => JSON.parse(l)).filter((l) => l.messages);
+
+test('tool calls, whole and streamed, and none', async () => {
+    assert.ok(calls.length > 0);
+    for (const task of calls) {
+        const system = task.messages.find((m) => m.tools);
+        const tools = system.tools;
+        const messages = task.messages.map(({ tools: _, ...m }) => m);
+        const body = { messages, tools, thinking: task.mode === 'thinking' };
+        const { json } = await chat(body);
+        const choice = json.choices[0];
+        assert.equal(choice.finish_reason, 'tool_calls', JSON.stringify(json));
+        const call = choice.message.tool_calls[0];
+        assert.equal(call.type, 'function');
+        assert.match(call.id, /^call_/);
+        assert.equal(typeof JSON.parse(call.function.arguments), 'object');
+        assert.ok(!JSON.stringify(choice.message).includes('DSML'));
+        const { choices } = await chatStream(body);
+        assert.equal(choices[0].finish, 'tool_calls');
+        assert.deepEqual(choices[0].calls.map((c) => [c.name, c.arguments]),
+            choice.message.tool_calls.map((c) => [c.function.name, c.function.arguments]));
+        const none = await chat({ ...body, tool_choice: 'none', max_tokens: 50 });
+        assert.equal(none.json.choices[0].message.tool_calls, undefined);
+        assert.ok(!none.text.includes('DSML'));
+        assert.equal(none.json.usage.prompt_tokens, json.usage.prompt_tokens);
+    }
+});
+
+test('an answer goes on from a beginning', async () => {
+    const { json } = await chat({ thinking: false,
+        messages: [...sum, { role: 'assistant', content: '12 + 13', prefix: true }] });
+    assert.equal(json.choices[0].message.content, ' = 25');
+    const wrong = await chat({ messages: [{ role: 'user', content: 'x', prefix: true }] });
+    assert.equal(wrong.status, 400);
+});
+
+test('a prompt that was read before is found', async () => {
+    const long = 'The quick brown fox jumps over the lazy dog. '.repeat(20);
+    const body = { messages: [{ role: 'user', content: long }], thinking: false, max_tokens: 4 };
+    await chat(body);
+    const { json } = await chat(body);
+    const { usage } = json;
+    assert.ok(usage.prompt_cache_hit_tokens > 0.8 * usage.prompt_tokens, JSON.stringify(usage));
+    assert.equal(usage.prompt_tokens_details.cached_tokens, usage.prompt_cache_hit_tokens);
+    assert.equal(usage.prompt_cache_hit_tokens + usage.prompt_cache_miss_tokens,
+        usage.prompt_tokens);
+});
+
+// ---- Completions ----
+
+test('completions: text, ids, several prompts, echo, suffix', async () => {
+    const say = (body) => post(server, '/v1/completions', { temperature: 0, max_tokens: 8, ...body });
+    const text = 'In the beginning God created';
+    const one = await say({ prompt: text });
+    assert.equal(one.json.object, 'text_completion');
+    assert.equal(one.json.usage.completion_tokens, 8);
+    const ids = await post(server, '/tokenize', { prompt: text });
+    const two = await say({ prompt: ids.json.tokens });
+    assert.equal(two.json.choices[0].text, one.json.choices[0].text);
+    const many = await say({ prompt: [text, 'And it came to pass', ids.json.tokens], n: 2 });
+    assert.deepEqual(many.json.choices.map((c) => c.index), [0, 1, 2, 3, 4, 5]);
+    assert.equal(many.json.choices[0].text, one.json.choices[0].text);
+    assert.equal(many.json.choices[4].text, one.json.choices[0].text);
+    assert.equal(many.json.usage.completion_tokens, 48);
+    assert.ok(many.json.usage.prompt_tokens > 2 * one.json.usage.prompt_tokens);
+    const echo = await say({ prompt: [text, ids.json.tokens], echo: true });
+    assert.equal(echo.json.choices[0].text, text + one.json.choices[0].text);
+    assert.ok(echo.json.choices[1].text.endsWith(text + one.json.choices[0].text));
+    const logprobs = await say({ prompt: text, logprobs: 2 });
+    const l = logprobs.json.choices[0].logprobs;
+    assert.equal(l.tokens.join(''), one.json.choices[0].text);
+    assert.equal(l.token_logprobs.length, 8);
+    assert.equal(Object.keys(l.top_logprobs[0]).length, 2);
+    const { events } = await stream(server, '/v1/completions',
+        { prompt: text, temperature: 0, max_tokens: 8, echo: true });
+    const joined = events.slice(0, -1).map((e) => e.data.choices[0].text).join('');
+    assert.equal(joined, echo.json.choices[0].text);
+    const fill = await say({ prompt: 'def f(', suffix: '):' });
+    assert.ok(fill.status === 200 || /suffix: this model has no token/.test(fill.text), fill.text);
+});
+
+test('tokens there and back', async () => {
+    const text = 'Ein Häuschen, 汉字 🦊!';
+    const there = await post(server, '/tokenize', { prompt: text, add_special_tokens: false });
+    assert.equal(there.json.count, there.json.tokens.length);
+    const back = await post(server, '/detokenize', { tokens: there.json.tokens });
+    assert.equal(back.json.prompt, text);
+    const conversation = await post(server, '/tokenize', { messages: sum });
+    const { json } = await chat({});
+    assert.equal(conversation.json.count, json.usage.prompt_tokens);
+    assert.equal((await post(server, '/detokenize', { tokens: [-1] })).status, 400);
+    assert.equal((await post(server, '/tokenize', {})).status, 400);
+});
+
+// ---- What is refused ----
+
+test('impossible values are named', async () => {
+    const bad = [
+        ['temperature', ['-1', '3', '1e999', '"hot"', 'true', '[]', '-1e999']],
+        ['top_p', ['-0.1', '1.1', '"x"', 'false']],
+        ['top_k', ['-1', '1.5', '1e10', '"5"']],
+        ['min_p', ['-1', '2', '{}']],
+        ['n', ['0', '-1', '129', '1.5', '1e999', '"2"', 'true']],
+        ['max_tokens', ['0', '-5', '1.5', '"9"', '1e300']],
+        ['max_completion_tokens', ['0', '"9"']],
+        ['seed', ['-1', '1.5', '"1"', '99999999999999999999', 'true']],
+        ['presence_penalty', ['-3', '3', '"x"']],
+        ['frequency_penalty', ['2.5', 'true']],
+        ['stop', ['5', '[1]', '[""]', '{}']],
+        ['logit_bias', ['5', '{"x": 1}', '{"1": "x"}', '{"1": 5000}']],
+        ['logprobs', ['1', '"yes"']],
+        ['stream', ['"yes"', '1']],
+        ['stream_options', ['{"include_usage": true}']],
+        ['tools', ['{}', '"x"']],
+        ['reasoning_effort', ['5', '{}']],
+        ['thinking', ['"on"', '{"type": "maybe"}']],
+        ['chat_template_kwargs', ['5']],
+        ['messages', ['[]', '"x"', '5']],
+        ['model', ['5']],
+        ['response_format', ['{"type": "json_object"}', '{"type": "json_schema"}']],
+        ['structured_outputs', ['{"choice": ["a"]}']],
+        ['guided_json', ['{}']],
+        ['tool_choice', ['5']],
+    ];
+    for (const [key, values] of bad) {
+        for (const value of values) {
+            const other = key === 'messages' ? '' : '"messages": [{"role": "user", "content": "Hi"}],';
+            const r = await post(server, '/v1/chat/completions', `{${other} "${key}": ${value}}`);
+            assert.equal(r.status, 400, `${key}: ${value} gave ${r.text}`);
+            assert.equal(r.json.error.param?.split(/[.[]/)[0], key, r.text);
+            assert.equal(r.json.error.type, 'invalid_request_error');
+            assert.ok(r.json.error.code);
+        }
+    }
+    for (const value of ['NaN', 'Infinity', '-Infinity', '01', '.5', "'x'"]) {
+        const r = await post(server, '/v1/chat/completions',
+            `{"messages": [{"role": "user", "content": "Hi"}], "temperature": ${value}}`);
+        assert.equal(r.status, 400);
+        assert.match(r.json.error.message, /line 1, column/);
+    }
+});
+
+test('null stands for a field that is not there, unknown fields are let be', async () => {
+    const { status, json } = await chat({ temperature: 0, top_p: null, n: null, stop: null,
+        max_tokens: null, seed: null, stream: null, tools: null, logit_bias: null, user: 'u',
+        store: false, metadata: {}, verbosity: 'low', something_new: { a: 1 }, thinking: false });
+    assert.equal(status, 200);
+    assert.equal(json.choices[0].message.content, '12 + 13 = 25');
+});
+
+test('too long is told with both numbers', async () => {
+    const long = await chat({ messages: [{ role: 'user', content: 'fox '.repeat(5000) }] });
+    assert.equal(long.status, 400);
+    assert.equal(long.json.error.code, 'context_length_exceeded');
+    assert.match(long.json.error.message, /maximum context length is 4096 tokens.*requested \d{4,} /);
+    const wide = await chat({ max_tokens: 5000 });
+    assert.equal(wide.status, 400);
+    assert.equal(wide.json.error.code, 'context_length_exceeded');
+    assert.match(wide.json.error.message, /5000 in the completion/);
+});
+
+test('wrong conversations, models, paths, methods and types', async () => {
+    for (const messages of [[{ role: 'king', content: 'x' }], [{ content: 'x' }], ['x'],
+        [{ role: 'user', content: [{ type: 'image_url', image_url: 'x' }] }]]) {
+        const r = await chat({ messages });
+        assert.equal(r.status, 400, r.text);
+        assert.match(r.json.error.param, /^messages/);
+    }
+    const other = await chat({ model: 'gpt-9' });
+    assert.equal(other.status, 404);
+    assert.equal(other.json.error.code, 'model_not_found');
+    for (const model of ['demo', 'deepseek-flash']) assert.equal((await chat({ model })).status, 200);
+    assert.equal((await post(server, '/v1/nothing', {})).status, 404);
+    const get = await fetch(server.base + '/v1/chat/completions');
+    assert.equal(get.status, 405);
+    assert.equal(get.headers.get('allow'), 'POST');
+    const text = await post(server, '/v1/chat/completions', '{}', { 'Content-Type': 'text/plain' });
+    assert.equal(text.status, 415);
+    for (const body of ['', '[]', '"x"', '{', '{"a": 1} x', '{"a": 1, "a": 2}']) {
+        const r = await post(server, '/v1/chat/completions', body);
+        assert.equal(r.status, 400, body);
+    }
+});
+
+test('models, version, health', async () => {
+    const models = await (await fetch(server.base + '/v1/models')).json();
+    assert.equal(models.data[0].id, 'demo');
+    assert.equal(models.data[0].max_model_len, 4096);
+    for (const where of ['/health', '/ready', '/version']) {
+        const r = await fetch(server.base + where);
+        assert.equal(r.status, 200);
+        await r.json();
+        assert.equal((await fetch(server.base + where, { method: 'HEAD' })).status, 200);
+    }
+});
+
+test('all of it in the end', () => server.stop());
+await runTests();
