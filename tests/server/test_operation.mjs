@@ -1,0 +1,182 @@
+// What an operator does: keys, reload, metrics, log lines, CORS, the way down.
+import fs from 'node:fs';
+import path from 'node:path';
+import { execFileSync } from 'node:child_process';
+import { assert, test, runTests, serve, post, raw, request, sleep, eventually, scratch, model }
+    from './harness.mjs';
+
+const folder = scratch(), keys = path.join(folder, 'keys');
+const story = { messages: [{ role: 'user', content: 'Tell me a story about a fox.' }],
+    thinking: false, temperature: 0, max_tokens: 5 };
+const chatPath = '/v1/chat/completions';
+const bearer = (key) => ({ Authorization: 'Bearer ' + key });
+
+fs.writeFileSync(keys, '# who may ask\nsecret-alice alice\nsecret-bob bob concurrency=1\n' +
+    'secret-carol carol rpm=2   # slowly\n');
+const server = await serve('--api-keys', keys, '--cors', 'https://a.example,https://b.example');
+
+test('keys', async () => {
+    const none = await post(server, chatPath, story);
+    assert.equal(none.status, 401);
+    assert.equal(none.json.error.code, 'invalid_api_key');
+    assert.equal(none.headers.get('www-authenticate'), 'Bearer');
+    for (const key of ['', 'secret', 'secret-alice2', 'secret-alicf']) {
+        assert.equal((await post(server, chatPath, story, bearer(key))).status, 401);
+    }
+    assert.equal((await post(server, chatPath, story, bearer('secret-alice'))).status, 200);
+    assert.equal((await post(server, chatPath, story, { 'X-Api-Key': 'secret-alice' })).status, 200);
+    for (const where of ['/health', '/ready', '/version', '/metrics']) {
+        assert.equal((await fetch(server.base + where)).status, 200);
+    }
+    assert.equal((await fetch(server.base + '/v1/models')).status, 401);
+    assert.match(server.log, /event=request .* key=alice/);
+    assert.ok(!server.log.includes('secret'), 'no key in the log');
+});
+
+test('limits of a key', async () => {
+    const c = raw(server);
+    await c.send(request('POST', chatPath,
+        JSON.stringify({ ...story, max_tokens: 3000, logit_bias: { 1: -1000 }, stream: true }),
+        'Authorization: Bearer secret-bob\r\n'));
+    await c.until('data: ');
+    const busy = await post(server, chatPath, story, bearer('secret-bob'));
+    assert.equal(busy.status, 429);
+    assert.ok(busy.headers.get('retry-after'));
+    c.socket.destroy();
+    await eventually('the place is free again', async () =>
+        (await post(server, chatPath, story, bearer('secret-bob'))).status === 200);
+    const statuses = [];
+    for (let i = 0; i < 3; i++) {
+        const r = await post(server, chatPath, story, bearer('secret-carol'));
+        statuses.push(r.status);
+        if (r.status === 429) assert.ok(Number(r.headers.get('retry-after')) > 10);
+    }
+    assert.deepEqual(statuses, [200, 200, 429]);
+});
+
+test('keys are read again on SIGHUP; a broken file changes nothing', async () => {
+    fs.writeFileSync(keys, 'secret-dave dave\nsecret-bob bob\n');
+    server.child.kill('SIGHUP');
+    await eventually('dave may ask', async () =>
+        (await post(server, chatPath, story, bearer('secret-dave'))).status === 200);
+    assert.equal((await post(server, chatPath, story, bearer('secret-alice'))).status, 401);
+    fs.writeFileSync(keys, 'x y\n');
+    server.child.kill('SIGHUP');
+    await eventually('it says so', () => server.log.includes('event=keys_kept'));
+    assert.equal((await post(server, chatPath, story, bearer('secret-dave'))).status, 200);
+});
+
+test('pages that are listed may ask', async () => {
+    const ok = await post(server, chatPath, story,
+        { ...bearer('secret-dave'), Origin: 'https://b.example' });
+    assert.equal(ok.headers.get('access-control-allow-origin'), 'https://b.example');
+    const asked = await fetch(server.base + chatPath, { method: 'OPTIONS', headers: {
+        Origin: 'https://a.example', 'Access-Control-Request-Method': 'POST',
+        'Access-Control-Request-Headers': 'authorization, content-type' } });
+    assert.equal(asked.status, 200);
+    assert.equal(asked.headers.get('access-control-allow-headers'), 'authorization, content-type');
+    assert.equal((await post(server, chatPath, story, { Origin: 'https://c.example' })).status, 403);
+});
+
+test('metrics are well-formed and count', async () => {
+    const text = await (await fetch(server.base + '/metrics')).text();
+    const types = new Map(), seen = new Set();
+    for (const line of text.trim().split('\n')) {
+        const type = /^# TYPE (\S+) (\S+)$/.exec(line);
+        if (type) types.set(type[1], type[2]);
+        if (line.startsWith('#')) continue;
+        const sample = /^([a-z0-9_:]+)(\{[^}]*\}) (\S+)$/.exec(line);
+        assert.ok(sample, line);
+        const name = sample[1].replace(/_(bucket|sum|count)$/, '');
+        assert.ok(types.has(sample[1]) || types.get(name) === 'histogram', line);
+        assert.ok(!seen.has(sample[1] + sample[2]), 'twice: ' + line);
+        seen.add(sample[1] + sample[2]);
+        assert.ok(Number.isFinite(Number(sample[3])), line);
+        assert.ok(sample[2].includes('model_name="demo",engine="0"'));
+    }
+    for (const name of ['num_requests_running', 'num_requests_waiting', 'kv_cache_usage_perc',
+        'prefix_cache_queries_total', 'prefix_cache_hits_total', 'prompt_tokens_total',
+        'generation_tokens_total', 'num_preemptions_total', 'request_success_total',
+        'spec_decode_num_drafts_total', 'spec_decode_num_draft_tokens_total',
+        'spec_decode_num_accepted_tokens_total', 'time_to_first_token_seconds',
+        'inter_token_latency_seconds', 'e2e_request_latency_seconds', 'request_queue_time_seconds',
+        'request_prefill_time_seconds', 'request_decode_time_seconds',
+        'request_inference_time_seconds', 'iteration_tokens_total']) {
+        assert.ok(types.has('deepinfer:' + name), name);
+    }
+    const value = (name) => Number(text.split('\n').find((l) => l.startsWith('deepinfer:' + name + '{'))
+        .split(' ').at(-1));
+    assert.ok(value('generation_tokens_total') >= 5 * 8);
+    assert.equal(value('time_to_first_token_seconds_count'), value('e2e_request_latency_seconds_count'));
+    try {
+        execFileSync('promtool', ['check', 'metrics'], { input: text });
+    } catch (error) {
+        if (error.code !== 'ENOENT') throw new Error(error.stdout + error.stderr);
+    }
+});
+
+test('one line a request', async () => {
+    const r = await post(server, chatPath, story, bearer('secret-dave'));
+    const id = 'id=' + r.headers.get('x-request-id') + ' ';
+    await eventually('the line', () => server.log.includes(id));
+    const lines = server.log.trim().split('\n').filter((l) => l.includes(id));
+    assert.equal(lines.length, 1);
+    const line = lines[0];
+    for (const field of ['level=info', 'event=request', 'id=req_', 'route=/v1/chat/completions',
+        'status=200', 'stream=0', 'prompt=', 'cached=', 'answer=5', 'finish=length', 'ttft_s=',
+        'total_s=', 'client=127.0.0.1', 'key=dave']) {
+        assert.ok(line.includes(field), `${field} in ${line}`);
+    }
+});
+
+test('SIGTERM: answers end, nobody new comes', async () => {
+    const c = raw(server);
+    await c.send(request('POST', chatPath, JSON.stringify({ ...story, max_tokens: 300, stream: true,
+        logit_bias: { 1: -1000 } }), 'Authorization: Bearer secret-dave\r\n'));
+    await c.until('data: ');
+    const idle = raw(server);
+    await sleep(100);
+    server.child.kill('SIGTERM');
+    assert.ok((await c.all(30)).endsWith('data: [DONE]\n\n\r\n0\r\n\r\n'), c.got.slice(-200));
+    assert.equal(await idle.all(), '');
+    assert.deepEqual(await server.exited, { code: 0, signal: null });
+});
+
+test('the time for answers in progress is limited, and a second signal ends it', async () => {
+    for (const signals of [1, 2]) {
+        const other = await serve('--drain-timeout', signals === 1 ? '0.5' : '60');
+        const c = raw(other);
+        await c.send(request('POST', chatPath, JSON.stringify({ ...story, max_tokens: 3500,
+            stream: true, logit_bias: { 1: -1000 }, n: 16 })));
+        await c.until('data: ');
+        other.child.kill('SIGINT');
+        if (signals === 2) {
+            await sleep(200);
+            other.child.kill('SIGINT');
+        }
+        const begin = Date.now();
+        assert.deepEqual(await other.exited, { code: 0, signal: null });
+        assert.ok(Date.now() - begin < 20000);
+        assert.ok(!(await c.all()).includes('[DONE]'));
+    }
+});
+
+test('what cannot start says why', async () => {
+    const run = (...args) => {
+        try {
+            execFileSync(process.env.PROGRAM, ['serve', model, ...args],
+                { stdio: ['ignore', 'ignore', 'pipe'], timeout: 30000 });
+        } catch (error) {
+            return `${error.status}: ${error.stderr}`;
+        }
+        return '';
+    };
+    const other = await serve();
+    assert.match(run('--port', String(other.port)), /1: .*cannot listen on 127.0.0.1 port \d+: address already in use/s);
+    await other.stop();
+    assert.match(run('--host', 'nowhere'), /2: .*no address such as/s);
+    assert.match(run('--api-keys', path.join(folder, 'nothing')), /1: .*nothing/s);
+    fs.rmSync(folder, { recursive: true });
+});
+
+await runTests();
