@@ -424,6 +424,8 @@ size_t di_reader_kept(const di_reader *reader);
 /* How many of them can be reported already: they belong to the answer whatever comes. Never fewer than
  * before; without stop texts all. */
 size_t di_reader_certain(di_reader *reader);
+/* Which of the stop texts was completed, or -1. */
+int di_reader_stop(const di_reader *reader);
 /* True when at least one tool call was completed. */
 bool di_reader_has_calls(const di_reader *reader);
 

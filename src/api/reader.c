@@ -183,6 +183,10 @@ size_t di_reader_certain(di_reader *reader) {
     return reader->n_certain;
 }
 
+int di_reader_stop(const di_reader *reader) {
+    return reader->stops.stopped ? reader->stops.which : -1;
+}
+
 bool di_reader_has_calls(const di_reader *reader) {
     return reader->parser && di_chat_parser_has_calls(reader->parser);
 }

@@ -31,9 +31,9 @@ void di_stop_match_deinit(di_stop_match *match) {
     memset(match, 0, sizeof *match);
 }
 
-/* Where the stop text begins that is complete first (of several, the longest), or `size`. First in
- * time, not in place: then it does not matter how the text was cut. */
-static size_t find(const di_stop_match *match, const char *text, size_t size) {
+/* Where the stop text begins that is complete first (of several, the longest), or `size`; *which: its
+ * number. First in time, not in place: then it does not matter how the text was cut. */
+static size_t find(const di_stop_match *match, const char *text, size_t size, int *which) {
     size_t best = size, best_end = size + 1;
     for (int i = 0; i < match->n_stops; i++) {
         size_t length = strlen(match->stops[i]);
@@ -43,6 +43,7 @@ static size_t find(const di_stop_match *match, const char *text, size_t size) {
         if (end < best_end || (end == best_end && begin < best)) {
             best = begin;
             best_end = end;
+            *which = i;
         }
     }
     return best;
@@ -74,7 +75,7 @@ void di_stop_match_push(di_stop_match *match, const char *text, size_t size, di_
         return;
     }
     char *held = match->held.data;
-    size_t n = match->held.size, give = find(match, held, n);
+    size_t n = match->held.size, give = find(match, held, n, &match->which);
     if (give < n) {
         match->stopped = true;
         match->behind = n - give;

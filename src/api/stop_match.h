@@ -14,6 +14,7 @@ typedef struct di_stop_match {
     int n_stops;
     di_buffer held;
     bool stopped;
+    int which;     /* once stopped: of the stop texts */
     size_t behind; /* once stopped: bytes taken in from the beginning of the stop text on */
 } di_stop_match;
 

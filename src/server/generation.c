@@ -326,6 +326,7 @@ void generation_pump(di_generation *g) {
     }
     di_buffer none = DI_BUFFER_EMPTY;
     di_writer_events(&g->writer, &g->events, g->done, &none);
+    di_buffer_free(&none);
     di_buffer_clear(&g->events);
     if (g->done) answer_whole(g);
 }
@@ -362,9 +363,7 @@ static void count_ends(di_generation *g, const di_buffer *events) {
         m->reasoning_tokens += (uint64_t)record.n_reasoning;
         di_histogram_add(&m->answer_sizes, (double)record.n_answer);
         if (record.n_answer > 1) {
-            const di_job *job = g->job;
-            di_histogram_add(&m->per_token,
-                             (job->last - job->first) / (double)(record.n_answer - 1));
+            di_histogram_add(&m->per_token, record.seconds / (double)(record.n_answer - 1));
         }
         if (e.choice % g->job->request.n_choices != 0) continue;
         m->prompt_tokens += (uint64_t)record.n_prompt;

@@ -104,6 +104,7 @@ static bool on_token(void *user, const di_request_token *t) {
     if (job->first == 0) job->first = now;
     job->last = now;
     if (c->last > 0) di_histogram_add(&job->metrics->gaps, now - c->last);
+    if (c->first == 0) c->first = now;
     c->last = now;
     if (t->token.id == job->eos_token) return true; /* ends by itself */
     c->n_tokens++;
@@ -146,9 +147,10 @@ static void on_end(void *user, const di_request_end *e) {
     di_error error;
     const char *message = e->message;
     di_end_record end = {.reason = reasons[e->end],
-                         .stop_text = c->stopped,
+                         .stop = di_reader_stop(c->reader),
                          .n_prompt = e->n_prompt,
-                         .n_cached = e->n_cached};
+                         .n_cached = e->n_cached,
+                         .seconds = c->last - c->first};
     if (!job->failed && di_reader_finish(c->reader, &error) != DI_OK) job->failed = true;
     if (job->failed) {
         end.reason = DI_REASON_FAILED;
@@ -191,7 +193,7 @@ di_status di_job_feed(di_job *job, di_engine *engine, di_error *error) {
 
 void di_job_end_rest(di_job *job, di_finish_reason reason, const char *message) {
     for (int32_t i = 0; i < job->n_choices; i++) {
-        di_end_record end = {.reason = reason};
+        di_end_record end = {.reason = reason, .stop = -1};
         end.n_prompt = (int64_t)job->request.prompts[i / job->request.n_choices].size;
         end_choice(&job->choices[i], &end, message);
     }

@@ -42,8 +42,9 @@ typedef enum di_finish_reason {
 
 typedef struct di_end_record {
     di_finish_reason reason;
-    bool stop_text; /* a stop text ended it */
+    int stop; /* the stop text that ended it; -1: none */
     int64_t n_prompt, n_cached, n_answer, n_reasoning;
+    double seconds; /* from its first token to its last */
 } di_end_record;
 
 typedef struct di_event {
@@ -68,7 +69,7 @@ typedef struct di_job_choice {
     di_buffer call;   /* withheld until it is whole: name, NUL, arguments */
     di_buffer tokens; /* records of those that a stop text may yet cut off */
     size_t n_given, given_bytes;
-    double last; /* when its last token came */
+    double first, last; /* when these tokens came; 0: not yet */
     bool ended;
 } di_job_choice;
 

@@ -157,33 +157,46 @@ static bool ends_in_thought(const di_chat_prompt *prompt) {
            memcmp(last->text, marker, last->size) == 0;
 }
 
-/* A turn that is to be continued is "wo_eos" to the encoder and "prefix" to DeepSeek's service. */
-static di_status continue_last(const di_json *messages, di_arena *arena, const di_json **out,
-                               di_error *error) {
-    const di_json *last = messages->first;
-    while (last->next) last = last->next;
-    bool prefix = false;
-    *out = messages;
-    if (last->type != DI_JSON_OBJECT) return DI_OK;
-    DI_TRY(di_field_bool(last, "prefix", &prefix, error));
-    if (!prefix) return DI_OK;
-    if (!di_json_is_string(di_field(last, "role"), "assistant")) {
-        return di_fail(error, DI_ERR_INVALID,
-                       "messages: prefix belongs to a last message of the role assistant");
-    }
-    di_json *nodes = di_arena_calloc(arena, messages->length + 2, sizeof *nodes);
-    if (!nodes) return no_memory("messages", error);
-    di_json *list = nodes++, *at = NULL;
+/* The copy of a message with one member in front, which hides another of its name. */
+static void put_member(di_json *message, di_json *member) {
+    member->next = message->first;
+    message->first = member;
+    message->length++;
+}
+
+/* What the encoder knows by other names: a turn to be continued is "wo_eos" there and "prefix" in
+ * DeepSeek's service; "developer" is OpenAI's newer word for "system", and the model knows that one. */
+static di_status adapt(const di_json *messages, di_arena *arena, const di_json **out,
+                       di_error *error) {
+    static const char system[] = "system";
+    di_json *list = di_arena_calloc(arena, 3 * messages->length + 1, sizeof *list);
+    if (!list) return no_memory("messages", error);
+    di_json *at = list + 1, *members = at + messages->length;
     *list = *messages;
-    for (const di_json *m = messages->first; m; m = m->next) {
-        at = nodes++;
+    list->first = at;
+    for (const di_json *m = messages->first; m; m = m->next, at++) {
+        const di_json *role = di_field(m, "role");
+        bool prefix = false;
         *at = *m;
-        at->next = m->next ? nodes : NULL;
-        if (m == messages->first) list->first = at;
+        at->next = m->next ? at + 1 : NULL;
+        if (m->type != DI_JSON_OBJECT) continue;
+        if (di_json_is_string(role, "developer")) {
+            *members = (di_json){.type = DI_JSON_STRING,
+                                 .text = system,
+                                 .length = sizeof system - 1,
+                                 .key = "role",
+                                 .key_length = 4};
+            put_member(at, members++);
+        }
+        DI_TRY(di_field_bool(m, "prefix", &prefix, error));
+        if (!prefix) continue;
+        if (m->next || !di_json_is_string(role, "assistant")) {
+            return di_fail(error, DI_ERR_INVALID,
+                           "messages: prefix belongs to a last message of the role assistant");
+        }
+        *members = (di_json){.type = DI_JSON_TRUE, .key = "wo_eos", .key_length = 6};
+        put_member(at, members++);
     }
-    *nodes = (di_json){.type = DI_JSON_TRUE, .key = "wo_eos", .key_length = 6, .next = at->first};
-    at->first = nodes;
-    at->length++;
     *out = list;
     return DI_OK;
 }
@@ -192,7 +205,7 @@ static di_status encode(di_gen_request *request, const di_json *messages, const 
                         const di_chat_options *options, di_arena *arena, const di_request_env *env,
                         di_error *error) {
     di_chat_prompt prompt;
-    DI_TRY(continue_last(messages, arena, &messages, error));
+    DI_TRY(adapt(messages, arena, &messages, error));
     DI_TRY(di_chat_encode(messages, tools, options, arena, &prompt, error));
     if (prompt.n_images > 0) {
         return di_fail(error, DI_ERR_UNSUPPORTED,

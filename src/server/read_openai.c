@@ -8,7 +8,7 @@
 #include "server/constraint.h"
 #include "server/fields.h"
 #include "server/openai_request.h"
-#include "server/server_internal.h"
+#include "server/read_internal.h"
 
 static di_status in_range(const char *name, double value, double min, double max, di_error *error) {
     if (value >= min && value <= max) return DI_OK;
@@ -16,20 +16,15 @@ static di_status in_range(const char *name, double value, double min, double max
                    name, value, name, min, max);
 }
 
-/* The ranges of the public service, which are narrower than what can be computed. */
-static di_status check_ranges(const di_gen_request *r, di_error *error) {
+di_status read_check(const di_gen_request *r, const di_request_env *env, di_error *error) {
     const di_sampling *s = &r->sampling;
     DI_TRY(in_range("temperature", (double)s->temperature, 0, 2, error));
     DI_TRY(in_range("presence_penalty", (double)s->presence_penalty, -2, 2, error));
-    return in_range("frequency_penalty", (double)s->frequency_penalty, -2, 2, error);
-}
-
-static di_status check_room(const di_gen_request *r, const di_request_env *env, di_error *error) {
+    DI_TRY(in_range("frequency_penalty", (double)s->frequency_penalty, -2, 2, error));
     for (int32_t i = 0; i < r->n_prompts; i++) {
         int64_t needed = (int64_t)r->prompts[i].size + (r->max_tokens > 0 ? r->max_tokens : 1);
-        if (needed > env->context) {
-            return di_fail(error, DI_ERR_LIMIT, "the context is too short for the request");
-        }
+        if (needed <= env->context) continue;
+        return di_fail(error, DI_ERR_LIMIT, "the context is too short for the request");
     }
     return DI_OK;
 }
@@ -51,10 +46,9 @@ static di_status read_both(di_generation *g, const di_json *body, di_dialect dia
     di_gen_request *r = &g->work_request;
     const di_request_env *env = &g->server->env;
     DI_TRY(di_openai_read(r, body, dialect, env, error));
-    DI_TRY(check_ranges(r, error));
     DI_TRY(read_stream(r, body, error));
     DI_TRY(di_constraint_read(r, body, env, error));
-    return check_room(r, env, error);
+    return read_check(r, env, error);
 }
 
 di_status read_chat(di_generation *g, const di_json *body, di_error *error) {

@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "base/lossy.h"
-#include "server/server_internal.h"
+#include "server/read_internal.h"
 
 /* ---- Endpoints ---- */
 
@@ -70,6 +70,9 @@ static void handle_metrics(di_conn *conn) {
 
 static void handle_chat(di_conn *conn) { generation_start(conn, read_chat); }
 static void handle_completion(di_conn *conn) { generation_start(conn, read_completion); }
+static void handle_responses(di_conn *conn) { generation_start(conn, read_responses); }
+static void handle_messages(di_conn *conn) { generation_start(conn, read_messages); }
+static void handle_count_tokens(di_conn *conn) { generation_start(conn, read_count_tokens); }
 static void handle_tokenize(di_conn *conn) { generation_start(conn, read_tokenize); }
 static void handle_detokenize(di_conn *conn) { generation_start(conn, read_detokenize); }
 
@@ -89,6 +92,13 @@ static const di_route routes[] = {
     {"POST", "/v1/completions", handle_completion, false, DI_DIALECT_COMPLETION},
     {"POST", "/completions", handle_completion, false, DI_DIALECT_COMPLETION},
     {"POST", "/beta/completions", handle_completion, false, DI_DIALECT_COMPLETION},
+    {"POST", "/v1/responses", handle_responses, false, DI_DIALECT_RESPONSES},
+    {"POST", "/responses", handle_responses, false, DI_DIALECT_RESPONSES},
+    {"POST", "/v1/messages", handle_messages, false, DI_DIALECT_MESSAGES},
+    {"POST", "/anthropic/v1/messages", handle_messages, false, DI_DIALECT_MESSAGES},
+    {"POST", "/v1/messages/count_tokens", handle_count_tokens, false, DI_DIALECT_MESSAGES},
+    {"POST", "/anthropic/v1/messages/count_tokens", handle_count_tokens, false,
+     DI_DIALECT_MESSAGES},
     {"POST", "/tokenize", handle_tokenize, false, DI_DIALECT_CHAT},
     {"POST", "/detokenize", handle_detokenize, false, DI_DIALECT_CHAT},
 };

@@ -135,12 +135,6 @@ void generation_tick(di_generation *g, double now);
 /* Frees those that nobody needs any more. */
 void generation_sweep(di_server *server);
 
-/* Readers. */
-di_status read_chat(di_generation *g, const di_json *body, di_error *error);
-di_status read_completion(di_generation *g, const di_json *body, di_error *error);
-di_status read_tokenize(di_generation *g, const di_json *body, di_error *error);
-di_status read_detokenize(di_generation *g, const di_json *body, di_error *error);
-
 /* ---- The server ---- */
 
 struct di_server {

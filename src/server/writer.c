@@ -18,8 +18,8 @@ static const di_writer_ops *ops_of(di_dialect dialect) {
     switch (dialect) {
     case DI_DIALECT_CHAT: return &di_chat_writer;
     case DI_DIALECT_COMPLETION: return &di_completion_writer;
-    case DI_DIALECT_RESPONSES:
-    case DI_DIALECT_MESSAGES: break;
+    case DI_DIALECT_RESPONSES: return &di_responses_writer;
+    case DI_DIALECT_MESSAGES: return &di_messages_writer;
     }
     return NULL;
 }
@@ -35,7 +35,8 @@ di_status di_writer_init(di_writer *w, const di_job *job, const di_tokenizer *to
     w->model = w->request->model_size > 0 ? w->request->model : model;
     w->model_size = w->request->model_size > 0 ? w->request->model_size : strlen(model);
     w->keep = !w->request->stream || w->request->dialect == DI_DIALECT_RESPONSES;
-    w->open_block = -1;
+    w->builds = w->request->stream || w->request->dialect == DI_DIALECT_RESPONSES ||
+                w->request->dialect == DI_DIALECT_MESSAGES;
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
         return di_fail(error, DI_ERR_IO, "cannot draw a random id");
     }
@@ -82,7 +83,7 @@ static void append(di_writer *w, di_buffer *to, const char *data, size_t size) {
 static void flush(di_writer *w, int32_t choice, bool tokens_too, di_buffer *out) {
     di_writer_choice *c = &w->choices[choice];
     if (c->piece.size == 0 && (!tokens_too || c->tokens.size == 0)) return;
-    if (w->request->stream) w->ops->piece(w, choice, out);
+    if (w->builds) w->ops->piece(w, choice, out);
     c->began = true;
     di_buffer_clear(&c->piece);
     di_buffer_clear(&c->tokens);
@@ -91,7 +92,7 @@ static void flush(di_writer *w, int32_t choice, bool tokens_too, di_buffer *out)
 static void take_text(di_writer *w, const di_event *e, di_buffer *out) {
     di_writer_choice *c = &w->choices[e->choice];
     if (w->keep) append(w, e->kind == DI_EVENT_TEXT ? &c->text : &c->thought, e->data, e->size);
-    if (!w->request->stream) return;
+    if (!w->builds) return;
     if (c->piece.size > 0 && c->kind != e->kind) flush(w, e->choice, false, out);
     c->kind = e->kind;
     append(w, &c->piece, e->data, e->size);
@@ -130,7 +131,7 @@ static void take_call(di_writer *w, const di_event *e, di_buffer *out) {
                            .name_size = name_size,
                            .arguments = text.data + skipped,
                            .arguments_size = e->size - skipped};
-    if (w->request->stream) {
+    if (w->builds) {
         flush(w, e->choice, false, out);
         w->ops->call(w, e->choice, &call, out);
         c->began = true;
@@ -151,7 +152,7 @@ static void take_end(di_writer *w, const di_event *e, di_buffer *out) {
     if (c->end.reason == DI_REASON_FAILED) {
         fail(w, e->data + sizeof c->end, e->size - sizeof c->end);
     }
-    if (!w->request->stream) return;
+    if (!w->builds) return;
     flush(w, e->choice, true, out);
     if (c->end.reason != DI_REASON_FAILED) w->ops->end(w, e->choice, out);
 }
@@ -176,9 +177,8 @@ void di_writer_begin(di_writer *w, di_buffer *out) {
 void di_writer_events(di_writer *w, const di_buffer *events, bool done, di_buffer *out) {
     di_event e;
     for (size_t at = 0; di_event_next(events, &at, &e);) take(w, &e, out);
-    if (!w->request->stream) return;
-    for (int32_t i = 0; i < w->n_choices; i++) flush(w, i, false, out);
-    if (!done) return;
+    for (int32_t i = 0; w->builds && i < w->n_choices; i++) flush(w, i, false, out);
+    if (!done || !w->request->stream) return;
     if (w->failed) {
         w->ops->failure(w, out);
     } else {

@@ -36,15 +36,17 @@ typedef struct di_writer {
     int64_t created;
     const char *model; /* the name that was asked for, or the server's */
     size_t model_size;
-    bool keep; /* the whole answer is kept: it goes out as one, or at the end again */
+    bool keep;   /* the whole answer is kept: it goes out as one, or at the end again */
+    bool builds; /* pieces are made: for a stream, or to build items of */
     di_writer_choice *choices;
     int32_t n_choices, n_ended;
-    int64_t text_offset; /* completions with log-probabilities: characters so far, of choice 0 */
     /* Blocks and items of Messages and Responses. */
-    int n_blocks, open_block, sequence;
-    size_t item_begin;
-    di_buffer items;
-    bool failed; /* a choice failed, or memory ran out */
+    int n_blocks, sequence;
+    bool open; /* a block of text of this kind: */
+    di_event_kind open_kind;
+    size_t block_begin; /* where it begins in what is kept of its kind */
+    di_buffer items;    /* whole blocks or items, separated by commas */
+    bool failed;        /* a choice failed, or memory ran out */
     char failure[400];
 } di_writer;
 

@@ -162,9 +162,9 @@ static void check_kept(const char *text, bool raw, const char *before) {
             if ((text[begin] & 0xC0) == 0x80 || (text[begin + length] & 0xC0) == 0x80) continue;
             char stop[16] = "", spelled[200];
             memcpy(stop, text + begin, length);
-            const char *stops[] = {stop};
+            const char *stops[] = {"\n\n\nnever", stop};
             answer_text answer = {"", 0};
-            di_reader_options options = with(n_before > 0, raw, stops, 1);
+            di_reader_options options = with(n_before > 0, raw, stops, 2);
             options.on_part = on_answer;
             options.user = &answer;
             di_reader *reader;
@@ -181,6 +181,7 @@ static void check_kept(const char *text, bool raw, const char *before) {
             assert_int_equal(di_reader_finish(reader, &error), DI_OK);
             size_t kept = di_reader_kept(reader), want = n_before + answer.size;
             assert_true(certain <= kept);
+            assert_int_equal(di_reader_stop(reader), 1);
             assert_memory_equal(text + n_before, answer.text, answer.size);
             size_t got = text_of(ids.data, kept, spelled, sizeof spelled);
             size_t less = kept ? text_of(ids.data, kept - 1, spelled, sizeof spelled) : 0;

@@ -1,0 +1,19 @@
+/* What the readers of bodies share; they run on libuv's threads (generation.c). */
+#ifndef DI_SERVER_READ_INTERNAL_H
+#define DI_SERVER_READ_INTERNAL_H
+
+#include "server/server_internal.h"
+
+di_status read_chat(di_generation *g, const di_json *body, di_error *error);
+di_status read_completion(di_generation *g, const di_json *body, di_error *error);
+di_status read_responses(di_generation *g, const di_json *body, di_error *error);
+di_status read_messages(di_generation *g, const di_json *body, di_error *error);
+di_status read_count_tokens(di_generation *g, const di_json *body, di_error *error);
+di_status read_tokenize(di_generation *g, const di_json *body, di_error *error);
+di_status read_detokenize(di_generation *g, const di_json *body, di_error *error);
+
+/* Of what was read: the ranges of the public service, which are narrower than what can be computed, and
+ * DI_ERR_LIMIT where prompt and answer do not fit the context. */
+di_status read_check(const di_gen_request *r, const di_request_env *env, di_error *error);
+
+#endif

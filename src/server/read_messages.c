@@ -1,0 +1,271 @@
+/* Bodies of Anthropic's Messages, rendered as the conversation of the OpenAI dialect that the encoder
+ * takes. */
+#include <string.h>
+
+#include "base/error.h"
+#include "server/constraint.h"
+#include "server/fields.h"
+#include "server/json_build.h"
+#include "server/openai_request.h"
+#include "server/read_internal.h"
+
+/* ---- The conversation ---- */
+
+static bool is_type(const di_json *block, const char *type) {
+    return di_json_is_string(di_field(block, "type"), type);
+}
+
+/* A text that may be a list of text blocks, as one. */
+static void join_texts(const di_json *content, const char *type, const char *field,
+                       di_buffer *out) {
+    if (!content) return;
+    if (content->type == DI_JSON_STRING) di_buffer_append(out, content->text, content->length);
+    if (content->type != DI_JSON_ARRAY) return;
+    for (const di_json *b = content->first; b; b = b->next) {
+        const di_json *text = di_field(b, field);
+        if (!is_type(b, type) || !text || text->type != DI_JSON_STRING) continue;
+        di_buffer_append(out, text->text, text->length);
+    }
+}
+
+static void build_call(const di_json *block, di_buffer *out) {
+    const di_json *id = di_field(block, "id"), *name = di_field(block, "name");
+    const di_json *input = di_field(block, "input");
+    int n = 0;
+    di_buffer_puts(out, "{\"type\":\"function\",\"function\":{");
+    if (name) di_build_member(out, &n, "name", name);
+    if (input) di_build_member(out, &n, "arguments", input);
+    if (!input) di_build_text(out, &n, "arguments", "{}", 2);
+    di_buffer_putc(out, '}');
+    if (id) di_build_member(out, &n, "id", id);
+    di_buffer_putc(out, '}');
+}
+
+static void build_assistant(const di_json *content, bool open, di_buffer *out) {
+    di_buffer text = DI_BUFFER_EMPTY, thought = DI_BUFFER_EMPTY;
+    bool list = content && content->type == DI_JSON_ARRAY;
+    int n = 1, n_calls = 0;
+    join_texts(content, "text", "text", &text);
+    join_texts(content, "thinking", "thinking", &thought);
+    di_buffer_puts(out, "{\"role\":\"assistant\"");
+    di_build_text(out, &n, "content", text.data ? text.data : "", text.size);
+    if (thought.size > 0) {
+        di_build_text(out, &n, "reasoning_content", thought.data, thought.size);
+    }
+    for (const di_json *b = list ? content->first : NULL; b; b = b->next) {
+        if (!is_type(b, "tool_use")) continue;
+        if (n_calls == 0) di_buffer_puts(out, ",\"tool_calls\":[");
+        di_build_next(out, &n_calls);
+        build_call(b, out);
+    }
+    if (n_calls > 0) di_buffer_putc(out, ']');
+    di_buffer_puts(out, open ? ",\"prefix\":true}" : "}");
+    if (text.failed || thought.failed) out->failed = true;
+    di_buffer_free(&text);
+    di_buffer_free(&thought);
+}
+
+static di_status wrong_block(int index, const char *why, di_error *error) {
+    return di_fail(error, DI_ERR_INVALID, "messages[%d].content: %s", index, why);
+}
+
+/* Blocks that would be lost in silence are refused. */
+static di_status check_content(const di_json *content, int index, bool assistant, di_error *error) {
+    static const char *const known[2][7] = {{"text", "tool_result", "image", NULL},
+                                            {"text", "thinking", "redacted_thinking", "tool_use",
+                                             NULL}};
+    if (content && content->type == DI_JSON_STRING) return DI_OK;
+    if (!content || content->type != DI_JSON_ARRAY) {
+        return wrong_block(index, "a text or a list of blocks is needed", error);
+    }
+    for (const di_json *b = content->first; b; b = b->next) {
+        int i = 0;
+        while (known[assistant][i] && !is_type(b, known[assistant][i])) i++;
+        if (!known[assistant][i]) {
+            return wrong_block(index, "there is a block of a type that is not supported", error);
+        }
+        const di_json *name = di_field(b, "name"), *input = di_field(b, "input");
+        if (!is_type(b, "tool_use")) continue;
+        if (!name || name->type != DI_JSON_STRING || (input && input->type != DI_JSON_OBJECT)) {
+            return wrong_block(index, "a tool_use block needs a name and an input object", error);
+        }
+    }
+    return DI_OK;
+}
+
+/* The user's blocks are understood as they are. */
+static di_status build_message(const di_json *m, int index, di_buffer *out, di_error *error) {
+    const di_json *role = di_field(m, "role"), *content = di_field(m, "content");
+    bool assistant = di_json_is_string(role, "assistant");
+    int n = 1;
+    if (!assistant && !di_json_is_string(role, "user") && !di_json_is_string(role, "system")) {
+        return di_fail(error, DI_ERR_INVALID,
+                       "messages[%d].role: \"user\" or \"assistant\" is needed", index);
+    }
+    DI_TRY(check_content(content, index, assistant, error));
+    if (assistant) {
+        build_assistant(content, m->next == NULL, out);
+        return DI_OK;
+    }
+    di_buffer_puts(out,
+                   di_json_is_string(role, "user") ? "{\"role\":\"user\"" : "{\"role\":\"system\"");
+    di_build_member(out, &n, "content", content);
+    di_buffer_putc(out, '}');
+    return DI_OK;
+}
+
+static di_status build_messages(const di_json *body, di_buffer *out, di_error *error) {
+    const di_json *messages = di_field(body, "messages"), *system = di_field(body, "system");
+    int n = 0, index = 0;
+    if (!messages || messages->type != DI_JSON_ARRAY || messages->length == 0) {
+        return di_field_wrong("messages", "a list, not empty,", error);
+    }
+    di_buffer_putc(out, '[');
+    if (system && system->type != DI_JSON_STRING && system->type != DI_JSON_ARRAY) {
+        return di_field_wrong("system", "a text or a list of text blocks", error);
+    }
+    if (system && system->length > 0) {
+        int members = 1;
+        di_build_next(out, &n);
+        di_buffer_puts(out, "{\"role\":\"system\"");
+        di_build_member(out, &members, "content", system);
+        di_buffer_putc(out, '}');
+    }
+    for (const di_json *m = messages->first; m; m = m->next, index++) {
+        di_build_next(out, &n);
+        DI_TRY(build_message(m, index, out, error));
+    }
+    di_buffer_putc(out, ']');
+    return DI_OK;
+}
+
+/* ---- Tools ---- */
+
+static di_status build_tools(const di_json *tools, di_buffer *out, di_error *error) {
+    int n = 0, index = 0;
+    if (tools->type != DI_JSON_ARRAY) return di_field_wrong("tools", "a list", error);
+    di_buffer_putc(out, '[');
+    for (const di_json *t = tools->first; t; t = t->next, index++) {
+        const di_json *type = di_field(t, "type"), *name = di_field(t, "name");
+        const di_json *about = di_field(t, "description"), *schema = di_field(t, "input_schema");
+        bool strict = false;
+        int members = 0;
+        if (type && !di_json_is_string(type, "custom")) {
+            return di_fail(error, DI_ERR_UNSUPPORTED,
+                           "tools[%d].type: tools that the service runs itself are not supported",
+                           index);
+        }
+        DI_TRY(di_field_bool(t, "strict", &strict, error));
+        if (strict) {
+            return di_fail(error, DI_ERR_UNSUPPORTED,
+                           "tools[%d].strict: answers cannot be held to a form yet; leave it out",
+                           index);
+        }
+        if (!name || name->type != DI_JSON_STRING) {
+            return di_fail(error, DI_ERR_INVALID, "tools[%d].name: a string is needed", index);
+        }
+        di_build_next(out, &n);
+        di_buffer_puts(out, "{\"type\":\"function\",\"function\":{");
+        di_build_member(out, &members, "name", name);
+        if (about) di_build_member(out, &members, "description", about);
+        if (schema) di_build_member(out, &members, "parameters", schema);
+        di_buffer_puts(out, "}}");
+    }
+    di_buffer_putc(out, ']');
+    return DI_OK;
+}
+
+static di_status read_choice(di_gen_request *r, const di_json *body, const di_request_env *env,
+                             di_error *error) {
+    const di_json *choice = di_field(body, "tool_choice");
+    bool single = false;
+    if (!choice) return DI_OK;
+    DI_TRY(di_field_bool(choice, "disable_parallel_tool_use", &single, error));
+    r->one_call = single;
+    if (is_type(choice, "auto")) return DI_OK;
+    if (is_type(choice, "none")) return di_constraint_forbid_calls(r, env, error);
+    if (is_type(choice, "any") || is_type(choice, "tool")) {
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "tool_choice: answers cannot be held to a form yet; leave it out");
+    }
+    return di_field_wrong("tool_choice", "an object whose type is auto, any, tool or none,", error);
+}
+
+/* ---- The body ---- */
+
+static di_status read_thinking(di_gen_request *r, const di_json *body, di_prompt_options *out,
+                               di_error *error) {
+    const di_json *thinking = di_field(body, "thinking"), *type = di_field(thinking, "type");
+    const di_json *config = di_field(body, "output_config");
+    const char *effort = NULL;
+    if (config && config->type != DI_JSON_OBJECT) {
+        return di_field_wrong("output_config", "an object", error);
+    }
+    if (di_field(config, "format") || di_field(body, "output_format")) {
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "output_config: answers cannot be held to a form yet; leave format out");
+    }
+    DI_TRY(di_field_text(config, "effort", &effort, error));
+    if (effort) DI_TRY(di_gen_request_copy(r, effort, strlen(effort), &out->effort, error));
+    if (!thinking) return DI_OK;
+    out->thinking = di_json_is_string(type, "enabled") || di_json_is_string(type, "adaptive");
+    if (out->thinking || di_json_is_string(type, "disabled")) return DI_OK;
+    return di_field_wrong("thinking", "{\"type\": \"enabled\", \"adaptive\" or \"disabled\"}",
+                          error);
+}
+
+static di_status read_prompt(di_gen_request *r, const di_json *body, const di_request_env *env,
+                             di_arena *arena, di_error *error) {
+    const di_json *messages = NULL, *tools = NULL, *given = di_field(body, "tools");
+    di_prompt_options options = di_prompt_options_defaults();
+    di_buffer text = DI_BUFFER_EMPTY;
+    DI_TRY(read_thinking(r, body, &options, error));
+    di_status status = build_messages(body, &text, error);
+    if (status == DI_OK) {
+        status = di_build_parse(&text, arena, &messages, error);
+    }
+    if (status == DI_OK && given && given->length > 0) {
+        status = build_tools(given, &text, error);
+        if (status == DI_OK) status = di_build_parse(&text, arena, &tools, error);
+    }
+    di_buffer_free(&text);
+    if (status != DI_OK) return status;
+    return di_openai_read_messages(r, messages, tools, &options, env, error);
+}
+
+static di_status read_conversation(di_gen_request *r, const di_json *body,
+                                   const di_request_env *env, di_error *error) {
+    di_arena arena = DI_ARENA_EMPTY;
+    const char *model = "";
+    r->dialect = DI_DIALECT_MESSAGES;
+    r->n_choices = 1;
+    DI_TRY(di_field_text(body, "model", &model, error));
+    r->model_size = strlen(model);
+    DI_TRY(di_gen_request_copy(r, model, r->model_size, &r->model, error));
+    di_status status = read_prompt(r, body, env, &arena, error);
+    di_arena_free(&arena);
+    return status;
+}
+
+di_status read_messages(di_generation *g, const di_json *body, di_error *error) {
+    di_gen_request *r = &g->work_request;
+    const di_request_env *env = &g->server->env;
+    DI_TRY(di_field_int(body, "max_tokens", 1, 1 << 30, &r->max_tokens, error));
+    if (r->max_tokens == 0) return di_field_wrong("max_tokens", "a whole number", error);
+    DI_TRY(di_openai_read_sampling(r, body, env, error));
+    DI_TRY(di_openai_read_stops(r, body, "stop_sequences", error));
+    DI_TRY(di_field_bool(body, "stream", &r->stream, error));
+    DI_TRY(read_choice(r, body, env, error));
+    DI_TRY(read_conversation(r, body, env, error));
+    return read_check(r, env, error);
+}
+
+di_status read_count_tokens(di_generation *g, const di_json *body, di_error *error) {
+    di_gen_request r = {.n_prompts = 0};
+    di_status status = read_conversation(&r, body, &g->server->env, error);
+    if (status == DI_OK) {
+        di_buffer_printf(&g->work_reply, "{\"input_tokens\":%zu}", r.prompts[0].size);
+    }
+    di_gen_request_free(&r);
+    return status;
+}
