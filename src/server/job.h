@@ -104,7 +104,7 @@ struct di_job {
     di_buffer inbox;
     di_job *next_ready;
     bool ready, done, cancelled, taken_in;
-    di_job *next_command;
+    di_job *next_command, *next_cancel;
 };
 
 /* Takes the request over (it is zeroed). NULL when out of memory. */

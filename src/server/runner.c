@@ -31,7 +31,7 @@ struct di_runner {
     pthread_mutex_t lock;
     pthread_cond_t work;
     job_list commands; /* to be taken in, by `next_command` */
-    job_list cancels;  /* the same */
+    di_job *cancels;   /* the same by `next_cancel`, in no order */
     job_list ready;    /* with something in their inbox, by `next_ready` */
     di_runner_stats stats;
     bool stopping;
@@ -39,40 +39,33 @@ struct di_runner {
 
 /* ---- Taking in ---- */
 
-static void append_command(job_list *list, di_job *job) {
-    job->next_command = NULL;
-    if (list->last) {
-        list->last->next_command = job;
-    } else {
-        list->first = job;
-    }
-    list->last = job;
-}
-
 void di_runner_submit(di_runner *runner, di_job *job) {
     pthread_mutex_lock(&runner->lock);
-    append_command(&runner->commands, job);
+    job->next_command = NULL;
+    if (runner->commands.last) {
+        runner->commands.last->next_command = job;
+    } else {
+        runner->commands.first = job;
+    }
+    runner->commands.last = job;
     pthread_cond_signal(&runner->work);
     pthread_mutex_unlock(&runner->lock);
 }
 
-/* A job has one link for commands: the cancellation of one that is not taken in yet is its flag,
- * which the thread looks at when it takes it in. */
+/* The cancellation of a job that is not taken in yet is its flag, which the thread looks at when it
+ * takes it in. Each list has a link of its own: while the thread walks down what it took, a job in it may
+ * already be cancelled. */
 void di_runner_cancel(di_runner *runner, di_job *job) {
     pthread_mutex_lock(&runner->lock);
     if (!job->cancelled && !job->done) {
         job->cancelled = true;
-        if (job->taken_in) append_command(&runner->cancels, job);
+        if (job->taken_in) {
+            job->next_cancel = runner->cancels;
+            runner->cancels = job;
+        }
         pthread_cond_signal(&runner->work);
     }
     pthread_mutex_unlock(&runner->lock);
-}
-
-/* Under the lock: all commands, as two lists. From now on a cancellation has the link to itself. */
-static void take_commands(di_runner *runner, di_job **jobs, di_job **cancels) {
-    *jobs = runner->commands.first;
-    *cancels = runner->cancels.first;
-    runner->commands = runner->cancels = (job_list){NULL, NULL};
 }
 
 static void end_here(di_runner *runner, di_job *job, di_finish_reason reason, const char *message) {
@@ -125,15 +118,9 @@ static void feed(di_runner *runner) {
 
 /* Under the lock: the job is over, so nobody needs to be told to end it. */
 static void forget_cancel(di_runner *runner, const di_job *job) {
-    di_job *before = NULL;
-    for (di_job *at = runner->cancels.first; at; before = at, at = at->next_command) {
-        if (at != job) continue;
-        if (before) {
-            before->next_command = at->next_command;
-        } else {
-            runner->cancels.first = at->next_command;
-        }
-        if (runner->cancels.last == at) runner->cancels.last = before;
+    for (di_job **at = &runner->cancels; *at; at = &(*at)->next_cancel) {
+        if (*at != job) continue;
+        *at = job->next_cancel;
         return;
     }
 }
@@ -230,10 +217,13 @@ static void lose_engine(di_runner *runner, const di_error *error) {
 /* Waits while there is nothing to do. False: stop. */
 static bool get_work(di_runner *runner, bool idle, di_job **jobs, di_job **cancels) {
     pthread_mutex_lock(&runner->lock);
-    while (idle && !runner->stopping && !runner->commands.first && !runner->cancels.first) {
+    while (idle && !runner->stopping && !runner->commands.first && !runner->cancels) {
         pthread_cond_wait(&runner->work, &runner->lock);
     }
-    take_commands(runner, jobs, cancels);
+    *jobs = runner->commands.first;
+    *cancels = runner->cancels;
+    runner->commands = (job_list){NULL, NULL};
+    runner->cancels = NULL;
     for (di_job *job = *jobs; job; job = job->next_command) {
         job->taken_in = true;
         job->cancelling = job->cancelled;
@@ -262,7 +252,7 @@ static void *run(void *user) {
             if (job->cancelling) stop(runner, job, DI_REASON_CANCELLED, NULL);
         }
         for (di_job *job = cancels; job; job = after) {
-            after = job->next_command;
+            after = job->next_cancel;
             stop(runner, job, DI_REASON_CANCELLED, NULL);
         }
         busy = false;

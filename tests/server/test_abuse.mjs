@@ -1,4 +1,5 @@
 // Clients that are broken, slow, gone or hostile: each is answered or dropped, and the next is served.
+// ctest: slow threads
 import { assert, test, runTests, serve, post, raw, request, sleep, metric, eventually }
     from './harness.mjs';
 

@@ -1,5 +1,6 @@
 // The server as clients see it that nobody here wrote: OpenAI's and Anthropic's own packages.
 // npm: openai@7.59.0 @anthropic-ai/sdk@1.14.0
+// ctest: slow
 import fs from 'node:fs';
 import path from 'node:path';
 import { createRequire } from 'node:module';

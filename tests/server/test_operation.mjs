@@ -1,4 +1,5 @@
 // What an operator does: keys, reload, metrics, log lines, CORS, the way down.
+// ctest: slow
 import fs from 'node:fs';
 import path from 'node:path';
 import { execFileSync } from 'node:child_process';

@@ -1,0 +1,99 @@
+/* Bodies of HTTP requests: any bytes, through every reader of the server. What is read is in range and
+ * can be submitted; what is refused says why. The first byte chooses the reader. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/read_internal.h"
+
+#define REQUIRE(condition)                                                                         \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "fuzz_request: line %d: %s does not hold\n", __LINE__, #condition);    \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const di_read_fn readers[] = {read_chat,        read_completion, read_responses,
+                                     read_messages,    read_tokenize,   read_detokenize,
+                                     read_count_tokens};
+enum { N_READERS = sizeof readers / sizeof *readers };
+
+static di_engine *engine;
+static di_server server;
+
+static void open_engine_once(void) {
+    di_engine_options options = di_engine_options_defaults();
+    di_error error;
+    if (engine) return;
+    options.backend = "ref";
+    options.n_threads = 1;
+    options.context = 1024;
+    options.chunk = 8;
+    options.max_batch = 1;
+    options.window_cache = 0;
+    REQUIRE(di_engine_open(DI_SOURCE_DIR "/models/demo", &options, &engine, &error) == DI_OK);
+    server.env = di_request_env_of(engine);
+}
+
+static void check_request(const di_gen_request *r) {
+    di_error error;
+    REQUIRE(di_sampling_check(&r->sampling, server.env.vocab_size, &error) == DI_OK);
+    REQUIRE(r->n_choices >= 1 && r->n_choices <= 128 && r->max_tokens >= 0);
+    REQUIRE(strlen(r->model) <= r->model_size);
+    for (int i = 0; i < r->n_stops; i++) REQUIRE(r->stops[i][0]);
+    for (int32_t i = 0; i < r->n_prompts; i++) {
+        di_request request = {.ids = r->prompts[i].data,
+                              .n_ids = r->prompts[i].size,
+                              .max_tokens = r->max_tokens,
+                              .sampling = r->sampling,
+                              .n_choices = r->n_choices,
+                              .top_logprobs = r->top_logprobs};
+        uint64_t id;
+        REQUIRE(di_engine_submit(engine, &request, &id, &error) == DI_OK);
+        REQUIRE(di_engine_cancel(engine, id));
+    }
+}
+
+/* What goes back must be JSON. */
+static void check_json(const char *text, size_t size) {
+    di_arena arena = DI_ARENA_EMPTY;
+    const di_json *root;
+    di_error error;
+    REQUIRE(di_json_parse(text, size, "reply", &arena, &root, &error) == DI_OK);
+    di_arena_free(&arena);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    di_generation g = {.server = &server};
+    di_arena arena = DI_ARENA_EMPTY;
+    const di_json *body;
+    di_error error = {DI_OK, ""};
+    open_engine_once();
+    if (size == 0) return 0;
+    di_status status = di_json_parse((const char *)data + 1, size - 1, "", &arena, &body, &error);
+    if (status == DI_OK && body->type == DI_JSON_OBJECT) {
+        status = readers[(uint8_t)(data[0] - '0') % N_READERS](&g, body, &error);
+        di_arena_free(&arena); /* the request must not need the tree */
+        if (status != DI_OK) {
+            REQUIRE(status == error.status && status != DI_ERR_MEMORY && error.message[0]);
+        } else if (g.work_request.n_prompts > 0) {
+            check_request(&g.work_request);
+            if (g.work_request.given) {
+                di_buffer text = DI_BUFFER_EMPTY;
+                di_buffer_printf(&text, "{%s}", g.work_request.given);
+                check_json(text.data, text.size);
+                di_buffer_free(&text);
+            }
+        } else {
+            check_json(g.work_reply.data, g.work_reply.size);
+        }
+    }
+    di_arena_free(&arena);
+    di_gen_request_free(&g.work_request);
+    di_buffer_free(&g.work_reply);
+    return 0;
+}
