@@ -155,8 +155,9 @@ static int read_framing(http_head *out, const char **why) {
 
 /* Whether a list of words, separated by commas, has this one. */
 static bool has_word(http_text list, const char *word) {
+    if (!list.data) return false;
     const char *at = list.data, *end = list.data + list.size;
-    while (at && at < end) {
+    while (at < end) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
         const char *stop = comma ? comma : end;
         if (is_word(trim(at, stop), word)) return true;
