@@ -88,5 +88,5 @@ void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     p.w = args->w2, p.n_rows = args->n_rows, p.n = args->w2.n, p.groups = 1;
     p.out = args->out, p.out_stride = args->w2.n;
     mma_ready h = {first.h, args->n_rows, 1, inner, DI_F8_E4M3, x.wide};
-    mma_run_linear(s, &p, &h);
+    mma_run_linear(s, &p, 1, &h);
 }

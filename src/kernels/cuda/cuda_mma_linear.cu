@@ -29,15 +29,19 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
     return ready;
 }
 
-void mma_run_linear(di_stream *s, const cuda_product *p, const mma_ready *x) {
-    CUDA_REQUIRE(p->groups >= 1 && p->n % p->groups == 0 && mma_takes(s, p->w.dtype));
-    CUDA_REQUIRE(x->dtype == p->w.dtype && x->k == p->w.k && x->n_rows == p->n_rows &&
-                 x->groups == p->groups);
-    CUDA_REQUIRE(p->w.dtype != DI_FP4_PAIR || p->w.k % 32 == 0);
-    if (p->w.dtype == DI_FP4_PAIR)
-        mma_run_fp4(s, p, x);
-    else if (p->w.dtype == DI_F8_E4M3)
-        mma_run_fp8(s, p, x);
+void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x) {
+    CUDA_REQUIRE(n >= 1 && n <= MMA_MATRICES && (n == 1 || p->groups == 1));
+    for (int32_t i = 0; i < n; i++) {
+        CUDA_REQUIRE(p[i].groups >= 1 && p[i].n % p[i].groups == 0 && p[i].n > 0);
+        CUDA_REQUIRE(mma_takes(s, p[i].w.dtype));
+        CUDA_REQUIRE(x->dtype == p[i].w.dtype && x->k == p[i].w.k && x->n_rows == p[i].n_rows &&
+                     x->groups == p[i].groups);
+        CUDA_REQUIRE(p[i].w.dtype != DI_FP4_PAIR || p[i].w.k % 32 == 0);
+    }
+    if (x->dtype == DI_FP4_PAIR)
+        mma_run_fp4(s, p, n, x);
+    else if (x->dtype == DI_F8_E4M3)
+        mma_run_fp8(s, p, n, x);
     else
-        mma_run_bf16(s, p, x);
+        mma_run_bf16(s, p, n, x);
 }

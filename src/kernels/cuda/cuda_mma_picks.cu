@@ -1,6 +1,6 @@
-/* Sorting of picks by expert: a counting sort by one block, each of whose warps takes a stretch of
- * the picks. Within an expert picks stay in the order of their rows, so lists are the same in every
- * run. */
+/* Sorting of picks by expert, by one block. Few picks have a thread each that counts those before
+ * its own; many are sorted by counting, each warp taking a stretch of them. Within an expert picks
+ * stay in the order of their rows, so lists are the same in every run. */
 #include "kernels/cuda/mma_picks.cuh"
 
 static constexpr int SORT_WARPS = 32, SORT_THREADS = SORT_WARPS * WARP;
@@ -100,6 +100,59 @@ static __device__ void sort_picks(const di_experts_args &args, const sort_tables
     });
 }
 
+/* ---- Few picks ---- */
+
+static constexpr int FEW_PICKS = 512;
+
+/* A thread a pick. Shared, FEW_PICKS each: the experts, NO_EXPERT for dead picks and behind the end;
+ * slots of picks that begin a tile, NO_EXPERT for others. */
+static constexpr int32_t NO_EXPERT = INT32_MAX;
+static __device__ void sort_few(const di_experts_args &args, const pick_lists &lists,
+                                int32_t *experts, int32_t *begins) {
+    int32_t i = static_cast<int32_t>(threadIdx.x), n = args.n_rows * args.top_k;
+    int32_t mine = expert_of(args, i, n), slot = 0, first = 0, total = 0;
+    if (mine < 0) mine = NO_EXPERT;
+    experts[i] = mine;
+    __syncthreads();
+#pragma unroll 4
+    for (int32_t j = 0; j < n; j++) {
+        int32_t other = experts[j];
+        first += other < mine;
+        slot += other < mine || (other == mine && j < i);
+        total += other == mine;
+    }
+    bool live = mine != NO_EXPERT, begin = live && (slot - first) % lists.width == 0;
+    begins[i] = begin ? slot : NO_EXPERT;
+    if (live) {
+        int32_t row = i / args.top_k * args.top_k, below = 0;
+        for (int32_t k = 0; k < args.top_k; k++) below += experts[row + k] < mine;
+        lists.pick[slot] = i;
+        lists.place[slot] = row + below;
+    }
+    __syncthreads();
+    if (!begin && i > 0) return;
+    int32_t tile = 0, tiles = 0, left = total - (slot - first);
+    for (int32_t j = 0; j < n; j++) {
+        int32_t other = begins[j];
+        tile += other < slot;
+        tiles += other != NO_EXPERT;
+    }
+    if (begin) lists.tiles[tile] = pick_tile{mine, slot, left < lists.width ? left : lists.width};
+    if (i == 0) *lists.n_tiles = tiles;
+}
+
+static __global__ void __launch_bounds__(FEW_PICKS)
+    few_picks_kernel(di_experts_args args, pick_lists lists, mma_input in) {
+    __shared__ __align__(16) int32_t experts[FEW_PICKS], begins[FEW_PICKS];
+    begin_early();
+    if (blockIdx.x > 0)
+        mma_prepare_chunk(in, static_cast<int32_t>((blockIdx.x - 1) * FEW_PICKS + threadIdx.x));
+    else
+        sort_few(args, lists, experts, begins);
+}
+
+/* ---- Many ---- */
+
 /* Block 0 sorts, the others make the input ready. */
 static __global__ void __launch_bounds__(SORT_THREADS)
     picks_kernel(di_experts_args args, pick_lists lists, mma_input in) {
@@ -121,10 +174,14 @@ pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t wid
     lists.tiles = cuda_take<pick_tile>(s, static_cast<uint64_t>(mma_most_tiles(args, width)));
     lists.pick = cuda_take<int32_t>(s, picks), lists.place = cuda_take<int32_t>(s, picks);
     CUDA_REQUIRE(picks <= INT32_MAX && table_bytes(args->n_experts) <= 200 * 1024);
-    CUDA_REQUIRE(in == NULL || mma_input_chunks(*in) < INT32_MAX - SORT_THREADS);
-    uint32_t blocks = in == NULL ? 0 : cuda_blocks(mma_input_chunks(*in), SORT_THREADS);
-    if (picks > 0)
-        cuda_launch_early(s, "experts", 1 + blocks, SORT_THREADS, table_bytes(args->n_experts),
-                          picks_kernel, *args, lists, in == NULL ? mma_input{} : *in);
+    mma_input input = in == NULL ? mma_input{} : *in;
+    int64_t chunks = in == NULL ? 0 : mma_input_chunks(input);
+    CUDA_REQUIRE(chunks < INT32_MAX - SORT_THREADS);
+    if (picks > FEW_PICKS)
+        cuda_launch_early(s, "experts", 1 + cuda_blocks(chunks, SORT_THREADS), SORT_THREADS,
+                          table_bytes(args->n_experts), picks_kernel, *args, lists, input);
+    else if (picks > 0)
+        cuda_launch_early(s, "experts", 1 + cuda_blocks(chunks, FEW_PICKS), FEW_PICKS, 0,
+                          few_picks_kernel, *args, lists, input);
     return lists;
 }

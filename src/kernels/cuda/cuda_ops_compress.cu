@@ -1,4 +1,5 @@
 /* The compressor of a source (model.md 3.7): latents, index keys, pages, the raw ring. */
+#include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/rows.cuh"
 
 /* ---- Pooling ---- */
@@ -237,8 +238,8 @@ template <typename A> static void compress(di_stream *s, const di_compress_args 
     } else {
         di_ptr of_c = cuda_take_f(s, n * d), of_g = cuda_take_f(s, n * d);
         c = cuda_at<const float>(of_c), g = cuda_at<const float>(of_g);
-        cuda_linear_rows(s, &args->wkv, args->u, n, false, true, of_c);
-        cuda_linear_rows(s, &args->wgate, args->u, n, false, true, of_g);
+        cuda_linear_part parts[2] = {{args->wkv, of_c, true}, {args->wgate, of_g, true}};
+        cuda_linear_many(s, parts, 2, args->u, n, 1, false);
         cuda_launch_early(s, "latent", rows, row_threads(d), 0, latent_kernel<A>, *args, c, g,
                           cuda_at<A>(latent));
     }

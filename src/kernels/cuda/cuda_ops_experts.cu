@@ -10,97 +10,114 @@
 
 /* ---- Router ---- */
 
-typedef struct choice {
-    float x;
-    int32_t id;
-} choice;
-
-static __device__ __forceinline__ choice better(choice a, choice b) {
-    if (a.x != b.x) return a.x > b.x ? a : b;
-    return a.id < b.id ? a : b;
-}
-
 static __device__ float score_of(di_score scoring, double z, double top) {
     if (scoring == DI_SCORING_SOFTMAX) return static_cast<float>(exp(z - top));
     if (scoring == DI_SCORING_SIGMOID) return static_cast<float>(sigmoid(z));
     return static_cast<float>(sqrt(fmax(z, 0.0) + log1p(exp(-fabs(z)))));
 }
 
-/* scores[e] of all experts from z, which is divided by the temperature. */
+/* scores[e] of all experts from z, which is divided by the temperature. A softmax is for a block of
+ * ROW_THREADS threads. */
 static __device__ void row_scores(const di_route_args &args, float *z, float *scores) {
-    int32_t n = args.gate.n;
+    int32_t n = args.gate.n, each = static_cast<int32_t>(blockDim.x);
     double top = -INFINITY, total = 0;
-    for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n; e += ROW_THREADS) {
+    for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n; e += each) {
         z[e] = static_cast<float>(static_cast<double>(z[e]) / args.temperature);
         top = fmax(top, static_cast<double>(z[e]));
     }
     bool softmax = args.scoring == DI_SCORING_SOFTMAX;
     if (softmax) top = block_max<ROW_WARPS>(top);
-    for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n; e += ROW_THREADS) {
+    for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n; e += each) {
         scores[e] = score_of(args.scoring, static_cast<double>(z[e]), top);
         if (softmax) total += exp(static_cast<double>(z[e]) - top);
     }
     if (!softmax) return;
     total = block_sum<ROW_WARPS>(total);
-    for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n; e += ROW_THREADS)
+    for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n; e += each)
         scores[e] = static_cast<float>(exp(static_cast<double>(z[e]) - top) / total);
 }
 
-/* The best of x by warp 0, which then leaves the running: NaN counts as -inf, all can be taken. */
-static __device__ int32_t take_best(float *x, int32_t n) {
-    choice best = {-INFINITY, INT32_MAX};
-    for (int32_t e = lane_id(); e < n; e += WARP)
-        if (!isnan(x[e])) best = better(best, choice{x[e], e});
-    for (int apart = WARP / 2; apart > 0; apart /= 2) {
-        choice other = {__shfl_xor_sync(ALL_LANES, best.x, apart),
-                        __shfl_xor_sync(ALL_LANES, best.id, apart)};
-        best = better(best, other);
-    }
-    __syncwarp();
-    if (lane_id() == 0) x[best.id] = NAN;
-    __syncwarp();
-    return best.id;
+/* Larger for what is taken first, never 0: the bits in the order of the values; -0 is 0, NaN counts
+ * as -inf. */
+static __device__ __forceinline__ uint32_t choice_key(float x) {
+    uint32_t bits = __float_as_uint(isnan(x) ? -INFINITY : x + 0.0f);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-/* A block a row. Shared: z and scores of all experts. */
-static __global__ void route_kernel(di_route_args args, const float *products) {
-    extern __shared__ float shared[];
-    begin_early();
-    int32_t n = args.gate.n, k = args.top_k;
-    int64_t t = blockIdx.x;
-    float *z = shared, *scores = shared + n;
-    for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n; e += ROW_THREADS)
-        z[e] = products[t * n + e];
-    row_scores(args, z, scores);
-    for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n; e += ROW_THREADS) {
-        float x = scores[e] + vector_value(args.bias, e); /* decides who, not how much */
-        z[e] = isnan(x) ? -INFINITY : x;
-        if (!cuda_none(args.scores)) cuda_at<float>(args.scores)[t * n + e] = scores[e];
+/* The best of this lane's experts: the lowest of those with the largest key; those taken have 0. */
+static __device__ int32_t lane_best(const uint32_t *keys, int32_t n, uint32_t *key) {
+    int32_t best = 0;
+    *key = 0;
+#pragma unroll 4
+    for (int32_t e = lane_id(); e < n; e += WARP) {
+        uint32_t other = keys[e];
+        if (other > *key) *key = other, best = e;
     }
-    __syncthreads();
-    if (warp_id() > 0) return;
+    return best;
+}
+
+/* picks [k] of row t and their weights by a warp: the best by their keys, ties to the lower number.
+ * Shared: chosen [k]. */
+static __device__ void take_best(const di_route_args &args, int64_t t, uint32_t *keys,
+                                 const float *scores, int32_t *chosen) {
+    int32_t n = args.gate.n, k = args.top_k;
+    uint32_t key;
+    int32_t mine = lane_best(keys, n, &key);
     double sum = 0;
-    int32_t *picks = cuda_at<int32_t>(args.picks) + t * k;
     for (int32_t i = 0; i < k; i++) {
-        int32_t e = take_best(z, n);
-        if (lane_id() == 0) picks[i] = e;
+        uint32_t top = __reduce_max_sync(ALL_LANES, key);
+        uint32_t place = key == top ? static_cast<uint32_t>(mine) : UINT32_MAX;
+        int32_t e = static_cast<int32_t>(__reduce_min_sync(ALL_LANES, place));
+        if (lane_id() == e % WARP) {
+            chosen[i] = e;
+            keys[e] = 0;
+            mine = lane_best(keys, n, &key);
+        }
+        __syncwarp();
         sum += static_cast<double>(scores[e]);
     }
-    __syncwarp();
     for (int32_t i = lane_id(); i < k; i += WARP) {
-        double w = static_cast<double>(scores[picks[i]]);
+        double w = static_cast<double>(scores[chosen[i]]);
         if (args.normalize && k > 1) w /= sum + 1e-20;
+        cuda_at<int32_t>(args.picks)[t * k + i] = chosen[i];
         cuda_at<float>(args.weights)[t * k + i] = static_cast<float>(w * args.scale);
     }
 }
 
+/* A block a row. Shared: z, which become the keys, and scores of all experts; the chosen ones. */
+static __global__ __launch_bounds__(ROW_MOST) void route_kernel(di_route_args args,
+                                                                const float *products) {
+    extern __shared__ float shared[];
+    int32_t n = args.gate.n, first = static_cast<int32_t>(threadIdx.x);
+    int64_t t = blockIdx.x;
+    float *z = shared, *scores = shared + n;
+    uint32_t *keys = reinterpret_cast<uint32_t *>(shared);
+    let_kernels_begin();
+    float bias = first < n ? vector_value(args.bias, first) : 0;
+    await_kernels_before();
+    for (int32_t e = first; e < n; e += static_cast<int32_t>(blockDim.x))
+        z[e] = products[t * n + e];
+    row_scores(args, z, scores);
+    for (int32_t e = first; e < n; e += static_cast<int32_t>(blockDim.x)) {
+        if (e != first) bias = vector_value(args.bias, e);
+        keys[e] = choice_key(scores[e] + bias); /* decides who, not how much */
+        if (!cuda_none(args.scores)) cuda_at<float>(args.scores)[t * n + e] = scores[e];
+    }
+    __syncthreads();
+    if (warp_id() == 0) take_best(args, t, keys, scores, reinterpret_cast<int32_t *>(scores + n));
+}
+
 void cuda_op_route(di_stream *s, const di_route_args *args) {
     cuda_begin(s);
-    CUDA_REQUIRE(args->top_k >= 1 && args->top_k <= args->gate.n);
-    di_ptr products = cuda_take_f(s, static_cast<int64_t>(args->n_rows) * args->gate.n);
+    int32_t n = args->gate.n;
+    CUDA_REQUIRE(args->top_k >= 1 && args->top_k <= n);
+    di_ptr products = cuda_take_f(s, static_cast<int64_t>(args->n_rows) * n);
     cuda_linear_rows(s, &args->gate, args->u, args->n_rows, false, true, products);
-    cuda_launch_early(s, "route", static_cast<uint32_t>(args->n_rows), ROW_THREADS,
-                      2 * sizeof(float) * static_cast<size_t>(args->gate.n), route_kernel, *args,
+    uint32_t threads = cuda_blocks(n, WARP) * WARP; /* an expert each, as far as a block goes */
+    if (threads > ROW_MOST) threads = ROW_MOST;
+    if (args->scoring == DI_SCORING_SOFTMAX) threads = ROW_THREADS;
+    cuda_launch_early(s, "route", static_cast<uint32_t>(args->n_rows), threads,
+                      sizeof(float) * static_cast<size_t>(2 * n + args->top_k), route_kernel, *args,
                       cuda_at<const float>(products));
 }
 

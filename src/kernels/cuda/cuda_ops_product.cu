@@ -80,7 +80,7 @@ void cuda_run_product(di_stream *s, const cuda_product *p) {
     if (mma_takes(s, p->w.dtype)) {
         mma_ready x =
             mma_prepare(s, p->w.dtype, p->x, p->x_stride, p->n_rows, p->groups, p->w.k, false);
-        mma_run_linear(s, p, &x);
+        mma_run_linear(s, p, 1, &x);
         return;
     }
     CUDA_REQUIRE(cuda_blocks(p->n_rows, ROWS) <= 65535);
@@ -115,6 +115,15 @@ di_ptr cuda_quantized(di_stream *s, di_ptr x, int64_t n_rows, int64_t width) {
     return out;
 }
 
+static cuda_product product_of(const cuda_linear_part &part, di_ptr x, int32_t n_rows,
+                               int32_t groups) {
+    cuda_product p = {};
+    p.w = part.w, p.n_rows = n_rows, p.n = part.w.n, p.groups = groups, p.to_f = part.to_f;
+    p.x = x, p.x_stride = static_cast<int64_t>(groups) * part.w.k;
+    p.out = part.out, p.out_stride = part.w.n;
+    return p;
+}
+
 void cuda_linear_many(di_stream *s, const cuda_linear_part *parts, int32_t n, di_ptr x,
                       int32_t n_rows, int32_t groups, bool quantize) {
     int64_t stride = static_cast<int64_t>(groups) * parts[0].w.k;
@@ -122,19 +131,19 @@ void cuda_linear_many(di_stream *s, const cuda_linear_part *parts, int32_t n, di
     di_ptr quantized = DI_NONE;
     for (int32_t i = 0; i < n; i++) {
         const di_matrix &w = parts[i].w;
-        cuda_product p = {};
-        p.w = w, p.n_rows = n_rows, p.n = w.n, p.groups = groups, p.to_f = parts[i].to_f;
-        p.x = x, p.x_stride = stride, p.out = parts[i].out, p.out_stride = w.n;
+        cuda_product p[MMA_MATRICES] = {product_of(parts[i], x, n_rows, groups)};
         CUDA_REQUIRE(w.k == parts[0].w.k);
         if (mma_takes(s, w.dtype)) {
             if (ready.data == NULL || ready.dtype != w.dtype)
                 ready = mma_prepare(s, w.dtype, x, stride, n_rows, groups, w.k, quantize);
-            mma_run_linear(s, &p, &ready);
+            bool two = i + 1 < n && parts[i + 1].w.dtype == w.dtype && groups == 1;
+            if (two) p[1] = product_of(parts[++i], x, n_rows, groups);
+            mma_run_linear(s, p, two ? 2 : 1, &ready);
             continue;
         }
         if (quantize && cuda_none(quantized)) quantized = cuda_quantized(s, x, n_rows, stride);
-        if (quantize) p.x = quantized;
-        cuda_run_product(s, &p);
+        if (quantize) p[0].x = quantized;
+        cuda_run_product(s, &p[0]);
     }
 }
 

@@ -213,7 +213,7 @@ void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
     up.w = args->wq_b, up.n_rows = rows, up.n = args->wq_b.n, up.groups = 1;
     up.out = args->q, up.out_stride = args->wq_b.n;
     if (ready.data != NULL)
-        mma_run_linear(s, &up, &ready);
+        mma_run_linear(s, &up, 1, &ready);
     else
         cuda_linear_rows(s, &args->wq_b, args->qr, rows, true, false, args->q);
     rope_queries(s, args);

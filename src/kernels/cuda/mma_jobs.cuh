@@ -17,6 +17,7 @@ typedef struct mma_tile {
     int32_t row, end;        /* the tile's first row; behind the matrix's (or group's) last */
     int32_t column, columns; /* first; how many there are */
     int32_t which;           /* group or expert */
+    int32_t matrix;          /* of several that read the same columns */
 } mma_tile;
 
 /* Everything about stored rows that is one for a whole job. */
@@ -39,38 +40,52 @@ mma_scale_at(const mma_rows &rows, const uint8_t *scale, int32_t row, int32_t bl
     return scale + (W == DI_F8_E4M3 ? row >> 5 : row) * rows.scale_stride + block;
 }
 
-/* ---- A stored matrix, or groups of its rows, times rows of activations ---- */
+/* ---- A stored matrix, or groups of its rows, times rows of activations; or two matrices ---- */
+
+typedef struct mma_matrix {
+    const uint8_t *data, *scale;
+    int32_t n, first; /* n: rows of a group, from `first` on */
+    bool to_f;
+    void *out;
+    int64_t out_stride;
+} mma_matrix;
 
 template <di_dtype W> struct mma_linear {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
     static constexpr bool STATIC = true;
     mma_rows rows;
-    const uint8_t *data, *scale, *x;
-    int32_t n, first, groups, n_rows; /* n: rows of a group, from `first` on */
-    void *out;
-    int64_t out_stride;
-    bool to_f;
+    const uint8_t *x;
+    int32_t groups, n_rows;
+    mma_matrix
+        of[2]; /* n of the second is 0 where there is one, and groups 1 where there are two */
 
     /* Tiles of `height` weight rows and `width` columns. Eight tiles of columns go with a tile of
      * weights before the next: together they fit the L2 cache. */
     static constexpr int BAND = 8;
+    static __host__ __device__ int32_t over(int32_t n, int each) { return (n + each - 1) / each; }
     __host__ __device__ int32_t count(int height, int width) const {
-        return groups * ((n + height - 1) / height) * ((n_rows + width - 1) / width);
+        int32_t down = groups * over(of[0].n, height) + over(of[1].n, height);
+        return down * over(n_rows, width);
     }
     __device__ mma_tile tile(int32_t i, int height, int width) const {
-        int32_t down = (n + height - 1) / height, across = (n_rows + width - 1) / width;
+        int32_t across = over(n_rows, width);
+        int32_t of_first = groups * over(of[0].n, height) * across, matrix = i >= of_first;
+        if (matrix) i -= of_first;
+        const mma_matrix &m = of[matrix];
+        int32_t n = m.n, down = over(n, height);
         int32_t group = i / (down * across), at = i % (down * across), band = at / (down * BAND);
         int32_t in_band = across - band * BAND < BAND ? across - band * BAND : BAND;
         at -= band * down * BAND;
         int32_t column = (band * BAND + at % in_band) * width;
-        return mma_tile{{data, NULL},
-                        {scale, NULL},
-                        first + group * n + at / in_band * height,
-                        first + (group + 1) * n,
+        return mma_tile{{m.data, NULL},
+                        {m.scale, NULL},
+                        m.first + group * n + at / in_band * height,
+                        m.first + (group + 1) * n,
                         column,
                         n_rows - column < width ? n_rows - column : width,
-                        group};
+                        group,
+                        matrix};
     }
     __device__ int64_t x_row(const mma_tile &t, int32_t column) const {
         return t.which * mma_rows8(n_rows) + t.column + column;
@@ -78,19 +93,21 @@ template <di_dtype W> struct mma_linear {
     /* One sum. */
     __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
         if (t.row + row >= t.end || column >= t.columns) return;
-        int64_t at = (t.column + column) * out_stride + t.row - first + row;
-        if (to_f)
-            static_cast<float *>(out)[at] = y;
+        const mma_matrix &m = of[t.matrix];
+        int64_t at = (t.column + column) * m.out_stride + t.row - m.first + row;
+        if (m.to_f)
+            static_cast<float *>(m.out)[at] = y;
         else
-            static_cast<__nv_bfloat16 *>(out)[at] = __float2bfloat16_rn(y);
+            static_cast<__nv_bfloat16 *>(m.out)[at] = __float2bfloat16_rn(y);
     }
     /* Two neighbours, row even. */
     __device__ void store2(const mma_tile &t, int32_t row, int32_t column, float y0,
                            float y1) const {
-        int64_t at = (t.column + column) * out_stride + t.row - first + row;
+        const mma_matrix &m = of[t.matrix];
+        int64_t at = (t.column + column) * m.out_stride + t.row - m.first + row;
         bool whole = t.row + row + 1 < t.end && column < t.columns;
-        if (!to_f && whole && (reinterpret_cast<uintptr_t>(out) / 2 + at) % 2 == 0) {
-            *reinterpret_cast<uint32_t *>(static_cast<__nv_bfloat16 *>(out) + at) =
+        if (!m.to_f && whole && (reinterpret_cast<uintptr_t>(m.out) / 2 + at) % 2 == 0) {
+            *reinterpret_cast<uint32_t *>(static_cast<__nv_bfloat16 *>(m.out) + at) =
                 pack_bf16(y0, y1);
             return;
         }

@@ -26,11 +26,13 @@ mma_ready mma_room(di_stream *s, di_dtype dtype, int32_t n_rows, int32_t groups,
 mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows,
                       int32_t groups, int32_t k, bool quantize);
 
-/* out = w times what was made ready; p's x is not looked at. */
-void mma_run_linear(di_stream *s, const cuda_product *p, const mma_ready *x);
+/* out = w times what was made ready, for one product or several that all read it; p's x is not
+ * looked at. */
+static constexpr int32_t MMA_MATRICES = 2;
+void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x);
 
 /* Several matrices that read the same rows (cuda_linear_groups for one): activations are made ready
- * once. All have the same K. */
+ * once, and two neighbours of one type are one kernel. All have the same K. */
 typedef struct cuda_linear_part {
     di_matrix w;
     di_ptr out; /* A, or F when to_f, [n_rows][w.n] */

@@ -4,9 +4,9 @@
 
 #include "kernels/cuda/mma_run.cuh"
 
-void mma_run_fp4(di_stream *s, const cuda_product *p, const mma_ready *x);
-void mma_run_fp8(di_stream *s, const cuda_product *p, const mma_ready *x);
-void mma_run_bf16(di_stream *s, const cuda_product *p, const mma_ready *x);
+void mma_run_fp4(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x);
+void mma_run_fp8(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x);
+void mma_run_bf16(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x);
 
 /* How well `items` tiles of equal size fill the processors; two blocks hide each other's latency. */
 static inline double mma_balance(int64_t items, int64_t processors) {
@@ -34,18 +34,23 @@ template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma
 }
 
 template <di_dtype W>
-static void mma_linear_run(di_stream *s, const cuda_product *p, const mma_ready *x) {
+static void mma_linear_run(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x) {
     mma_linear<W> job = {};
     job.rows = mma_rows_of(W, p->w.k);
-    job.data = cuda_at<const uint8_t>(p->w.data), job.scale = cuda_at<const uint8_t>(p->w.scale);
-    job.x = x->data;
-    job.n = p->n / p->groups, job.first = p->first, job.groups = p->groups, job.n_rows = p->n_rows;
-    job.out = cuda_at<void>(p->out), job.out_stride = p->out_stride, job.to_f = p->to_f;
+    job.x = x->data, job.groups = p->groups, job.n_rows = p->n_rows;
+    for (int32_t i = 0; i < n; i++, p++)
+        job.of[i] = mma_matrix{cuda_at<const uint8_t>(p->w.data),
+                               cuda_at<const uint8_t>(p->w.scale),
+                               p->n / p->groups,
+                               p->first,
+                               p->to_f,
+                               cuda_at<void>(p->out),
+                               p->out_stride};
     if (!x->wide)
         mma_linear_narrow<W>(s, job);
     else if (p->n_rows <= 32)
         mma_linear_wide<W, 32>(s, job);
-    else if (p->n_rows <= 64)
+    else if (job.n_rows <= 64)
         mma_linear_wide<W, 64>(s, job);
     else
         mma_linear_wide<W, 128>(s, job);
