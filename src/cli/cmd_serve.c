@@ -51,6 +51,7 @@ static void server_options(const di_args *args, di_server_options *out) {
     bool vllm = strcmp(di_args_text(args, DI_OPT_METRICS), "vllm") == 0;
     out->metrics_prefix = vllm ? "vllm:" : "deepinfer:";
     out->max_batch = (int32_t)di_args_int(args, DI_OPT_MAX_BATCH);
+    out->prefix_cache = strcmp(di_args_text(args, DI_OPT_PREFIX_CACHE), "on") == 0;
     out->log = stderr;
     out->log_requests = !di_args_flag(args, DI_OPT_QUIET);
 }

@@ -277,6 +277,10 @@ void generation_start(di_conn *conn, di_read_fn read) {
 
 /* ---- The answer ---- */
 
+static void keep_turns(const di_generation *g) {
+    if (g->job->request.has_tools) di_writer_keep_turns(&g->writer, g->server->env.turns);
+}
+
 /* The connection tells the log of it as it ends. */
 static void end(di_generation *g) {
     g->ended = true;
@@ -314,6 +318,7 @@ static void pump_stream(di_generation *g) {
     di_buffer out = DI_BUFFER_EMPTY;
     di_writer_events(&g->writer, &g->events, g->done, &out);
     di_buffer_clear(&g->events);
+    if (g->done) keep_turns(g); /* before the client can come back with them */
     if (out.size > 0 || out.failed) conn_write(g->conn, &out);
     if (g->conn && g->done) end(g);
 }
@@ -328,7 +333,9 @@ void generation_pump(di_generation *g) {
     di_writer_events(&g->writer, &g->events, g->done, &none);
     di_buffer_free(&none);
     di_buffer_clear(&g->events);
-    if (g->done) answer_whole(g);
+    if (!g->done) return;
+    keep_turns(g);
+    answer_whole(g);
 }
 
 static void count_times(di_generation *g) {

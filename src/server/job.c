@@ -109,6 +109,9 @@ static bool on_token(void *user, const di_request_token *t) {
     if (t->token.id == job->eos_token) return true; /* ends by itself */
     c->n_tokens++;
     keep_record(c, t);
+    if (job->request.has_tools && di_ids_append(&c->ids, &t->token.id, 1, &error) != DI_OK) {
+        job->failed = true;
+    }
     if (di_reader_push(c->reader, t->token.id, &c->stopped, &error) != DI_OK) job->failed = true;
     if (c->thinking) c->n_reasoning = c->n_tokens; /* the marker that closes it included */
     if (t->token.id == job->think_end) c->thinking = false;
@@ -161,6 +164,10 @@ static void on_end(void *user, const di_request_end *e) {
     give_records(c, di_reader_kept(c->reader));
     if (end.reason == DI_REASON_STOP && di_reader_has_calls(c->reader)) {
         end.reason = DI_REASON_CALLS;
+    }
+    bool by_itself = !c->stopped && !c->one_call_done;
+    if (end.reason == DI_REASON_CALLS && by_itself && c->ids.size > 0) {
+        put_event(job, DI_EVENT_IDS, c, c->ids.data, c->ids.size * sizeof *c->ids.data);
     }
     end_choice(c, &end, message);
 }
@@ -248,6 +255,7 @@ void di_job_destroy(di_job *job) {
         di_reader_destroy(job->choices[i].reader);
         di_buffer_free(&job->choices[i].call);
         di_buffer_free(&job->choices[i].tokens);
+        di_ids_free(&job->choices[i].ids);
     }
     free(job->units);
     free(job->choices);

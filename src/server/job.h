@@ -22,6 +22,7 @@ typedef enum di_event_kind {
     DI_EVENT_THOUGHT, /* text */
     DI_EVENT_TEXT,    /* text */
     DI_EVENT_CALL,    /* name, NUL, arguments: a whole tool call */
+    DI_EVENT_IDS,     /* int32_t each: all of an answer that called tools and ended by itself */
     DI_EVENT_TOKENS,  /* di_token_record, and n_top di_top_token behind each */
     DI_EVENT_END      /* di_end_record, then a message: the last one of a choice */
 } di_event_kind;
@@ -67,6 +68,7 @@ typedef struct di_job_choice {
     bool thinking; /* in the thought */
     bool stopped, one_call_done;
     di_buffer call;   /* withheld until it is whole: name, NUL, arguments */
+    di_ids ids;       /* of the answer, where there are tools */
     di_buffer tokens; /* records of those that a stop text may yet cut off */
     size_t n_given, given_bytes;
     double first, last; /* when these tokens came; 0: not yet */

@@ -21,6 +21,7 @@ typedef struct di_request_env {
     int32_t vocab_size, bos_token;
     int64_t context; /* tokens of the longest sequence */
     di_sampling sampling;
+    struct di_turns *turns; /* of the model, as they were sampled (turns.h); may be NULL */
 } di_request_env;
 
 di_request_env di_request_env_of(const di_engine *engine);
@@ -45,8 +46,10 @@ typedef struct di_gen_request {
     bool echo;           /* a completion begins with its prompt */
     const char **echoes; /* then: n_prompts texts */
     size_t *echo_sizes;  /* and their sizes */
-    bool one_call;       /* the answer ends with its first tool call */
-    const char *given;   /* Responses: what is given back, members of an object, or NULL */
+    bool has_tools;
+    int n_turns, n_known_turns; /* that called tools; of them, put back as they were sampled */
+    bool one_call;              /* the answer ends with its first tool call */
+    const char *given;          /* Responses: what is given back, members of an object, or NULL */
 } di_gen_request;
 
 /* Start zeroed; free in any case. */

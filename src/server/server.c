@@ -9,8 +9,9 @@
 
 #include "base/error.h"
 #include "server/server_internal.h"
+#include "server/turns.h"
 
-enum { TICK_MS = 100, BACKLOG = 1024 };
+enum { TICK_MS = 100, BACKLOG = 1024, MAX_TURNS = 32 << 20 };
 
 di_server_options di_server_options_defaults(void) {
     return (di_server_options){.host = "127.0.0.1",
@@ -24,6 +25,7 @@ di_server_options di_server_options_defaults(void) {
                                .write_timeout_s = 60,
                                .drain_timeout_s = 30,
                                .metrics_prefix = "deepinfer:",
+                               .prefix_cache = true,
                                .log_requests = true};
 }
 
@@ -202,6 +204,7 @@ static void close_handle(uv_handle_t *handle, void *user) {
 static void set_up(di_server *server, di_engine *engine) {
     server->info = di_engine_get_info(engine);
     server->env = di_request_env_of(engine);
+    server->env.turns = di_turns_create(MAX_TURNS);
     server->started = (int64_t)time(NULL);
     server->metrics.prompt_sizes.tokens = server->metrics.answer_sizes.tokens = true;
 }
@@ -225,9 +228,14 @@ di_status di_server_run(di_engine *engine, const di_server_options *options, di_
     if (!server) return di_fail(error, DI_ERR_MEMORY, "out of memory: server");
     server->options = *options;
     set_up(server, engine);
+    if (!server->env.turns) {
+        free(server);
+        return di_fail(error, DI_ERR_MEMORY, "out of memory: server");
+    }
     di_status status = DI_OK;
     int code = uv_loop_init(&server->loop);
     if (code != 0) {
+        di_turns_destroy(server->env.turns);
         free(server);
         return fail_uv(code, "cannot make an event loop", error);
     }
@@ -240,6 +248,7 @@ di_status di_server_run(di_engine *engine, const di_server_options *options, di_
     uv_run(&server->loop, UV_RUN_DEFAULT);
     uv_loop_close(&server->loop);
     di_keys_free(&server->keys);
+    di_turns_destroy(server->env.turns);
     di_buffer_free(&server->scratch);
     free(server);
     return status;

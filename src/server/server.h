@@ -30,6 +30,7 @@ typedef struct di_server_options {
     double drain_timeout_s;  /* for answers in progress once a signal came; default 30 */
     const char *metrics_prefix; /* default "deepinfer:" */
     int32_t max_batch;          /* that of the engine */
+    bool prefix_cache;          /* the same; default true */
     FILE *log;                  /* NULL: silence */
     bool log_requests;          /* one line each; default true */
 } di_server_options;

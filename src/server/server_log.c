@@ -60,6 +60,22 @@ static void log_client(const di_conn *conn, di_buffer *line) {
     if (conn->key) di_buffer_printf(line, " key=%s", conn->key->name);
 }
 
+/* Why nothing was found, and what of a conversation's calls was not ours: an agent that is slow for it
+ * can be mended then. */
+static void log_cache(const di_generation *g, int64_t n_prompt, int64_t n_cached, di_buffer *line) {
+    enum { PAGE = 64 }; /* tokens: what is found at a time */
+    const di_gen_request *r = &g->job->request;
+    if (n_cached == 0) {
+        di_buffer_printf(line, " cache=%s",
+                         !g->server->options.prefix_cache ? "off"
+                         : n_prompt <= PAGE               ? "too_short"
+                                                          : "nothing_alike");
+    }
+    if (r->n_turns > 0) {
+        di_buffer_printf(line, " turns_known=%d/%d", r->n_known_turns, r->n_turns);
+    }
+}
+
 static void log_generation(const di_generation *g, di_buffer *line) {
     static const char *const reasons[] = {"stop", "length", "tool_calls", "cancelled", "failed"};
     const di_job *job = g->job;
@@ -74,6 +90,7 @@ static void log_generation(const di_generation *g, di_buffer *line) {
         return;
     }
     double started = job->started > 0 ? job->started : job->first;
+    log_cache(g, u.n_prompt, u.n_cached, line);
     di_buffer_printf(line, " finish=%s", reasons[g->writer.choices[0].end.reason]);
     if (g->writer.failed) di_buffer_printf(line, " error=\"%s\"", g->writer.failure);
     if (job->first == 0) return;

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/lossy.h"
 #include "server/token_json.h"
+#include "server/turns.h"
 
 /* ---- Life ---- */
 
@@ -34,7 +35,8 @@ di_status di_writer_init(di_writer *w, const di_job *job, const di_tokenizer *to
     w->created = (int64_t)time(NULL);
     w->model = w->request->model_size > 0 ? w->request->model : model;
     w->model_size = w->request->model_size > 0 ? w->request->model_size : strlen(model);
-    w->keep = !w->request->stream || w->request->dialect == DI_DIALECT_RESPONSES;
+    w->keep =
+        !w->request->stream || w->request->dialect == DI_DIALECT_RESPONSES || w->request->has_tools;
     w->builds = w->request->stream || w->request->dialect == DI_DIALECT_RESPONSES ||
                 w->request->dialect == DI_DIALECT_MESSAGES;
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
@@ -55,6 +57,7 @@ void di_writer_deinit(di_writer *w) {
         di_buffer_free(&c->thought);
         di_buffer_free(&c->text);
         di_buffer_free(&c->all_tokens);
+        di_buffer_free(&c->ids);
         for (int k = 0; c->calls && k < c->n_calls; k++) {
             free(c->calls[k].name);
             free(c->calls[k].arguments);
@@ -163,6 +166,7 @@ static void take(di_writer *w, const di_event *e, di_buffer *out) {
     case DI_EVENT_THOUGHT:
     case DI_EVENT_TEXT: take_text(w, e, out); break;
     case DI_EVENT_CALL: take_call(w, e, out); break;
+    case DI_EVENT_IDS: append(w, &c->ids, e->data, e->size); break;
     case DI_EVENT_TOKENS:
         append(w, w->request->stream ? &c->tokens : &c->all_tokens, e->data, e->size);
         break;
@@ -183,6 +187,32 @@ void di_writer_events(di_writer *w, const di_buffer *events, bool done, di_buffe
         w->ops->failure(w, out);
     } else {
         w->ops->finish(w, out);
+    }
+}
+
+void di_writer_keep_turns(const di_writer *w, di_turns *turns) {
+    for (int32_t i = 0; i < w->n_choices && !w->failed; i++) {
+        const di_writer_choice *c = &w->choices[i];
+        char key[DI_TURN_KEY];
+        if (c->ids.size == 0) continue;
+        di_turn_call *calls = calloc((size_t)c->n_calls, sizeof *calls);
+        if (!calls) return; /* it would only have been faster */
+        for (int k = 0; k < c->n_calls; k++) {
+            calls[k] = (di_turn_call){c->calls[k].name, c->calls[k].arguments,
+                                      c->calls[k].name_size, c->calls[k].arguments_size};
+        }
+        snprintf(key, sizeof key, "%.20s_%d", w->id, i);
+        di_turns_put(turns, &(di_turn){.key = key,
+                                       .thinking = w->request->thinking,
+                                       .ids = (const int32_t *)(const void *)c->ids.data,
+                                       .n_ids = c->ids.size / sizeof(int32_t),
+                                       .thought = c->thought.data ? c->thought.data : "",
+                                       .thought_size = c->thought.size,
+                                       .text = c->text.data ? c->text.data : "",
+                                       .text_size = c->text.size,
+                                       .calls = calls,
+                                       .n_calls = (size_t)c->n_calls});
+        free(calls);
     }
 }
 

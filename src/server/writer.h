@@ -22,7 +22,7 @@ typedef struct di_writer_choice {
     bool ended;
     di_end_record end;
     /* All of it, where it is kept. */
-    di_buffer thought, text, all_tokens;
+    di_buffer thought, text, all_tokens, ids;
     di_writer_call *calls;
 } di_writer_choice;
 
@@ -81,6 +81,8 @@ void di_writer_begin(di_writer *w, di_buffer *out);
 void di_writer_events(di_writer *w, const di_buffer *events, bool done, di_buffer *out);
 /* The body of what is no stream, after the last events and when `failed` is false. */
 void di_writer_whole(di_writer *w, di_buffer *out);
+/* Keeps those answers that called tools, for when they come back. */
+void di_writer_keep_turns(const di_writer *w, struct di_turns *turns);
 
 /* For the dialects. */
 

@@ -109,7 +109,7 @@ static void piece(di_writer *w, int32_t choice, di_buffer *out) {
 
 static void write_call(const di_writer *w, int32_t choice, const di_writer_call *call,
                        const char *input, size_t size, di_buffer *out) {
-    di_buffer_printf(out, "{\"type\":\"tool_use\",\"id\":\"toolu_%.20s_%d\",\"name\":", w->id,
+    di_buffer_printf(out, "{\"type\":\"tool_use\",\"id\":\"toolu_%.20s_0_%d\",\"name\":", w->id,
                      w->choices[choice].n_calls);
     di_json_write_string(out, call->name, call->name_size);
     di_buffer_puts(out, ",\"input\":");

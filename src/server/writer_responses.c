@@ -108,7 +108,7 @@ static void write_call(const di_writer *w, int32_t choice, const di_writer_call 
     int index = w->choices[choice].n_calls;
     di_buffer_printf(out,
                      "{\"id\":\"fc_%.20s_%d\",\"type\":\"function_call\",\"status\":\"%s\","
-                     "\"call_id\":\"call_%.20s_%d\",\"name\":",
+                     "\"call_id\":\"call_%.20s_0_%d\",\"name\":",
                      w->id, index, done ? "completed" : "in_progress", w->id, index);
     di_json_write_string(out, call->name, call->name_size);
     di_buffer_puts(out, ",\"arguments\":");
