@@ -22,15 +22,17 @@ static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns
     int64_t wide = tiles * cuda_blocks(height, WIDE_HEIGHT / Job::SIDES);
     constexpr int MT = 4 / Job::SIDES; /* 64 rows of weights a tile, of both sides */
     int64_t narrow = tiles * cuda_blocks(height, 16 * MT);
-    if (columns == 8)
-        mma_launch_narrow<Job, MT, 1>(s, "experts", job, narrow);
-    else if (columns == 16)
-        mma_launch_narrow<Job, MT, 2>(s, "experts", job, narrow);
-    else if (columns == 32)
+    if constexpr (Job::FORMAT == DI_FP4_PAIR) {
+        if (columns == 8)
+            mma_launch_narrow<Job, MT, 1>(s, "experts", job, narrow);
+        else if (columns == 16)
+            mma_launch_narrow<Job, MT, 2>(s, "experts", job, narrow);
+    } else if (columns == 32) {
         run_wide<Job, 32>(s, job, wide);
-    else if (columns == 64)
+    }
+    if (columns == 64)
         run_wide<Job, 64>(s, job, wide);
-    else
+    else if (columns == 128)
         run_wide<Job, 128>(s, job, wide);
 }
 
@@ -69,24 +71,63 @@ void mma_run_experts(di_stream *s, const di_experts_args *args) {
     run_job(s, second, tiles, columns, args->width);
 }
 
+/* h of few rows, from w1 x and w3 x: a warp 32 channels of a row. */
+static constexpr int H_WARPS = 4;
+static __global__ void shared_h_kernel(const __nv_bfloat16 *gate, const __nv_bfloat16 *up,
+                                       int32_t n_blocks, int32_t inner, double limit,
+                                       mma_order order, uint8_t *h) {
+    await_kernels_before();
+    let_kernels_begin();
+    int32_t block = static_cast<int32_t>(blockIdx.x) * H_WARPS + warp_id();
+    if (block >= n_blocks) return;
+    int32_t at = block * 32 + lane_id();
+    __nv_bfloat16 value =
+        swiglu_value<__nv_bfloat16>(to_float(gate[at]), to_float(up[at]), limit, 1.0f);
+    mma_store_h(order, h, block / (inner / 32), block % (inner / 32) * 32, mma_padded(inner),
+                to_float(value));
+}
+
+/* Few rows: gate and up are one product of many low tiles, which fill the device as tiles of both
+ * sides would not. */
+static void run_shared_in(di_stream *s, const di_shared_expert_args *args, const mma_ready &x,
+                          mma_order order, uint8_t *h) {
+    int32_t inner = args->w1.n, n_blocks = args->n_rows * (inner / 32);
+    di_ptr sides[2];
+    cuda_product p[2] = {};
+    for (int i = 0; i < 2; i++) {
+        sides[i] = cuda_take_a(s, static_cast<int64_t>(args->n_rows) * inner);
+        p[i].w = i == 0 ? args->w1 : args->w3, p[i].n_rows = args->n_rows, p[i].n = inner;
+        p[i].groups = 1, p[i].out = sides[i], p[i].out_stride = inner;
+    }
+    mma_run_linear(s, p, 2, &x);
+    cuda_launch_early(s, "experts", cuda_blocks(n_blocks, H_WARPS), H_WARPS * WARP, 0,
+                      shared_h_kernel, cuda_at<const __nv_bfloat16>(sides[0]),
+                      cuda_at<const __nv_bfloat16>(sides[1]), n_blocks, inner, args->limit, order,
+                      h);
+}
+
 void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     int32_t inner = args->w1.n;
     mma_ready x =
         mma_prepare(s, DI_F8_E4M3, args->u, args->w1.k, args->n_rows, 1, args->w1.k, true);
-    mma_expert_in<DI_F8_E4M3> first = {};
-    first.rows = mma_rows_of(DI_F8_E4M3, args->w1.k);
-    first.data[0] = cuda_at<const uint8_t>(args->w1.data);
-    first.data[1] = cuda_at<const uint8_t>(args->w3.data);
-    first.scale[0] = cuda_at<const uint8_t>(args->w1.scale);
-    first.scale[1] = cuda_at<const uint8_t>(args->w3.scale);
-    first.x = x.data, first.inner = inner, first.n_rows = args->n_rows, first.top_k = 1;
-    first.limit = args->limit, first.h_order = mma_order_of(DI_F8_E4M3, x.wide);
-    first.h = take_h(s, args->n_rows, inner);
-    int32_t columns = !x.wide ? 8 : args->n_rows <= 32 ? 32 : args->n_rows <= 64 ? 64 : 128;
-    run_job(s, first, cuda_blocks(args->n_rows, columns), columns, inner);
+    mma_ready h = {take_h(s, args->n_rows, inner), args->n_rows, 1, inner, DI_F8_E4M3, x.wide};
+    mma_order order = mma_order_of(DI_F8_E4M3, x.wide);
+    if (!x.wide) {
+        run_shared_in(s, args, x, order, h.data);
+    } else {
+        mma_expert_in<DI_F8_E4M3> first = {};
+        first.rows = mma_rows_of(DI_F8_E4M3, args->w1.k);
+        first.data[0] = cuda_at<const uint8_t>(args->w1.data);
+        first.data[1] = cuda_at<const uint8_t>(args->w3.data);
+        first.scale[0] = cuda_at<const uint8_t>(args->w1.scale);
+        first.scale[1] = cuda_at<const uint8_t>(args->w3.scale);
+        first.x = x.data, first.inner = inner, first.n_rows = args->n_rows, first.top_k = 1;
+        first.limit = args->limit, first.h_order = order, first.h = h.data;
+        int32_t columns = args->n_rows <= 32 ? 32 : args->n_rows <= 64 ? 64 : 128;
+        run_job(s, first, cuda_blocks(args->n_rows, columns), columns, inner);
+    }
     cuda_product p = {};
     p.w = args->w2, p.n_rows = args->n_rows, p.n = args->w2.n, p.groups = 1;
     p.out = args->out, p.out_stride = args->w2.n;
-    mma_ready h = {first.h, args->n_rows, 1, inner, DI_F8_E4M3, x.wide};
     mma_run_linear(s, &p, 1, &h);
 }

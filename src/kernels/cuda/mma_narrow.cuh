@@ -23,6 +23,11 @@ static __device__ __forceinline__ const uint8_t *rows_on(const uint8_t *p, int32
     return y;
 }
 
+/* Where lane t's run of a group has its scale, in the word of 128 values. */
+template <di_dtype W> static __device__ __forceinline__ uint32_t mma_scale_byte(int group, int t) {
+    return static_cast<uint32_t>(W == DI_FP4_PAIR ? t : group % 2 * 2 + t / 2);
+}
+
 /* What a lane copies of rows row and row + 8, at most `last`, of a matrix of which not everything is
  * there or aligned: zeros for what is not, scales in all bytes of their words. Not inlined, and given
  * nothing by reference, so that it costs the others no registers. Small models have such rows. */
@@ -40,10 +45,9 @@ static __device__ __noinline__ void copy_odd_rows(const uint8_t *data, const uin
         for (int b = from; b < from + MMA_RUN_BYTES; b++)
             store_shared_8(run + i * WARP * 16 + b - from, b < rows.data_stride ? bytes[b] : 0);
         if (mma_format<W>::SCALES)
-            store_shared_32(word + i * WARP * 4,
-                            *mma_scale_at<W>(rows, scales, at,
-                                             block < last_block ? block : last_block) *
-                                0x01010101u);
+            store_shared_8(word + i * WARP * 4 + mma_scale_byte<W>(group, t),
+                           *mma_scale_at<W>(rows, scales, at,
+                                            block < last_block ? block : last_block));
     }
 }
 
@@ -51,7 +55,9 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     static constexpr di_dtype W = Job::FORMAT;
     static constexpr bool SCALES = mma_format<W>::SCALES != 0;
     static constexpr int TILES = Job::SIDES * MT; /* of 16 rows */
-    static constexpr int GROUP = mma_format<W>::GROUP, UNITS = GROUP / 32, RUN = GROUP / 4;
+    static constexpr int GROUP = mma_format<W>::GROUP, GROUPS = W == DI_FP4_PAIR ? 1 : 2;
+    static constexpr int SPAN = GROUP * GROUPS, UNITS = SPAN / 32; /* of K in a step */
+    static_assert(MMA_K % SPAN == 0, "parts of K are whole steps");
     static constexpr int SUMS = TILES * NT * 4; /* of a lane */
     static constexpr int HEIGHT = 16 * MT, WIDTH = 8 * NT;
 
@@ -61,24 +67,28 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         mma_tile tile;
         int32_t row[WIDTH]; /* the prepared row of each column; of the first where there is none */
     };
-    /* A step of the ring: rows g and g + 8 of every lane; behind all steps the words around their
-     * scales. */
-    static constexpr uint32_t STEP = 2 * WARP * 16, RING = 8 * STEP;
-    static constexpr int AHEAD = 7;
+    /* A step of the ring: of one group or two, rows g and g + 8 of every lane; behind all steps the
+     * words around their scales. */
+    static constexpr int STEPS = GROUPS == 1 ? 8 : 6, AHEAD = STEPS - 1;
+    static constexpr uint32_t ROW = WARP * 16, STEP = 2 * GROUPS * ROW, RING = STEPS * STEP;
+    static constexpr uint32_t WORDS = 2 * WARP * 4; /* bytes of a step's */
+    static __device__ __forceinline__ uint32_t wrapped(uint32_t at) {
+        return at < RING ? at : at - RING;
+    }
 
     /* Shared memory: what is known, a line that is never read, the rings of the warps, the sums of
      * all. */
     static constexpr size_t NOWHERE = (KNOWN * sizeof(known) + 127) / 128 * 128;
     static constexpr size_t KNOWN_BYTES = NOWHERE + 128;
-    static constexpr uint32_t WARP_BYTES = RING + (SCALES ? RING / 4 : 0);
+    static constexpr uint32_t WARP_BYTES = RING + (SCALES ? STEPS * WORDS : 0);
     static constexpr size_t bytes(int parts) {
         return KNOWN_BYTES +
                static_cast<size_t>(parts) * (WARP_BYTES + SUMS * WARP * sizeof(float));
     }
 
-    /* Where a lane's copies stand: a group of its warp's part of a tile. */
+    /* Where a lane's copies stand: a span of its warp's part of a tile. */
     struct cursor {
-        int32_t number, group;    /* of the block's tiles; of the part */
+        int32_t number, span;     /* of the block's tiles; of the part */
         const uint8_t *data[2];   /* of each side: the lane's run of row g */
         const uint8_t *scales[2]; /* the word with its scale: FP4's of row g, FP8's of row 0 */
         int32_t row;              /* row g of the tile as it lies in its matrix */
@@ -92,7 +102,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         words;       /* this lane's in the first step of its warp's ring, as shared addresses */
     float *joint;    /* [part][SUMS][lane] */
     int32_t n_tiles; /* of this block */
-    int32_t begin, groups; /* this warp's part of K */
+    int32_t begin, spans; /* this warp's part of K */
     int32_t g, t, data_stride, scale_stride;
 
     __device__ mma_narrow(const Job &j, uint8_t *shared) : job(j) {
@@ -105,7 +115,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         n_tiles = items > block ? (items - block + blocks - 1) / blocks : 0;
         begin = warp_id() * length;
         int32_t left = j.rows.k - begin < length ? j.rows.k - begin : length;
-        groups = (left + GROUP - 1) / GROUP;
+        spans = (left + SPAN - 1) / SPAN;
         g = lane_id() / 4, t = lane_id() % 4;
         data_stride = static_cast<int32_t>(j.rows.data_stride);
         scale_stride = static_cast<int32_t>(j.rows.scale_stride);
@@ -125,7 +135,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     /* ---- Copies ---- */
 
     __device__ void begin_tile(cursor &c) const {
-        c.group = 0;
+        c.span = 0;
         if (c.number >= n_tiles) return;
         const mma_tile &at = tiles[c.number % KNOWN].tile;
         c.row = at.row + g;
@@ -142,13 +152,10 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         }
     }
     __device__ void advance(cursor &c) const {
-        c.group++;
 #pragma unroll
-        for (int side = 0; side < Job::SIDES; side++) {
-            c.data[side] += MMA_GROUP_BYTES;
-            if (GROUP == 128 || c.group % 2 == 0) c.scales[side] += 4; /* of 128 values */
-        }
-        if (c.group < groups) return;
+        for (int side = 0; side < Job::SIDES; side++)
+            c.data[side] += GROUPS * MMA_GROUP_BYTES, c.scales[side] += 4;
+        if (++c.span < spans) return;
         c.number++;
         begin_tile(c);
     }
@@ -156,11 +163,15 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     /* Begins to copy rows g and g + 8 of tile m to `step` in the ring. */
     __device__ void copy_rows(const cursor &c, int m, uint32_t step) const {
         int side = m / MT, first = m % MT * 16;
+        uint32_t word = words + step / STEP * WORDS;
         if (c.number < n_tiles && c.whole) {
-            uint32_t word = words + step / 4;
             const uint8_t *run = rows_on(c.data[side], first / 8, 8 * data_stride);
-            copy_16(runs + step, run);
-            copy_16(runs + step + WARP * 16, run + 8 * data_stride);
+            const uint8_t *run8 = run + 8 * data_stride;
+#pragma unroll
+            for (int q = 0; q < GROUPS; q++) {
+                copy_16(runs + step + 2 * q * ROW, run + q * MMA_GROUP_BYTES);
+                copy_16(runs + step + (2 * q + 1) * ROW, run8 + q * MMA_GROUP_BYTES);
+            }
             if (W == DI_FP4_PAIR) {
                 const uint8_t *scale = rows_on(c.scales[side], first / 8, 8 * scale_stride);
                 copy_4(word, scale);
@@ -173,8 +184,11 @@ template <typename Job, int MT, int NT> struct mma_narrow {
             }
         } else if (c.number < n_tiles) {
             const mma_tile &at = tiles[c.number % KNOWN].tile;
-            copy_odd_rows<W>(at.data[side], at.scale[side], c.row + first, at.end - 1, job.rows.k,
-                             begin / GROUP + c.group, runs + step, words + step / 4);
+#pragma unroll 1
+            for (int q = 0; q < GROUPS; q++)
+                copy_odd_rows<W>(at.data[side], at.scale[side], c.row + first, at.end - 1,
+                                 job.rows.k, begin / GROUP + c.span * GROUPS + q,
+                                 runs + step + 2 * q * ROW, word);
         }
         copies_commit();
     }
@@ -191,42 +205,54 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         return __ldg(reinterpret_cast<const uint4 *>(x + u * 512));
     }
 
-    /* sums += the 16 rows in a step of the ring times the columns' group at x; b has it where there
-     * is one octet. */
+    /* sums += the 16 rows in a step of the ring times the columns' span at x; b has it where there is
+     * one octet. */
     template <bool FAR>
-    __device__ void multiply(uint32_t step, uint32_t scale, uint32_t scale8,
+    __device__ void multiply(uint32_t step, const uint32_t (&scales)[GROUPS][2],
                              const uint8_t *const (&x)[NT], const uint4 (&b)[UNITS], int32_t octets,
                              float (&sums)[NT][4]) const {
-        uint4 low = load_shared_128(runs + step), high = load_shared_128(runs + step + WARP * 16);
-        uint32_t by = mma_multiplier<W>(scale, FAR), by8 = mma_multiplier<W>(scale8, FAR);
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-            uint32_t a[8];
-            mma_decode<W, FAR>(low, high, u, by, by8, a);
+        for (int q = 0; q < GROUPS; q++) {
+            uint4 low = load_shared_128(runs + step + 2 * q * ROW);
+            uint4 high = load_shared_128(runs + step + (2 * q + 1) * ROW);
+            uint32_t by = mma_multiplier<W>(scales[q][0], FAR);
+            uint32_t by8 = mma_multiplier<W>(scales[q][1], FAR);
 #pragma unroll
-            for (int j = 0; j < NT; j++) {
-                if (NT > 1 && j >= octets) break;
-                uint4 column = NT == 1 ? b[u] : load_unit(x[j], u);
-                mma_bf16(sums[j], a, column.x, column.y);
-                mma_bf16(sums[j], a + 4, column.z, column.w);
+            for (int u = 0; u < GROUP / 32; u++) {
+                int unit = q * (GROUP / 32) + u;
+                uint32_t a[8];
+                mma_decode<W, FAR>(low, high, u, by, by8, a);
+#pragma unroll
+                for (int j = 0; j < NT; j++) {
+                    if (NT > 1 && j >= octets) break;
+                    uint4 column = NT == 1 ? b[unit] : load_unit(x[j], unit);
+                    mma_bf16(sums[j], a, column.x, column.y);
+                    mma_bf16(sums[j], a + 4, column.z, column.w);
+                }
             }
         }
     }
 
-    /* The 16 rows of `group` in a step; `same`: their FP8 scales are those of the first. */
-    __device__ void consume(bool same, int32_t group, uint32_t step, const uint8_t *const (&x)[NT],
+    /* The 16 rows in a step; `same`: their FP8 scales are those of the first. */
+    __device__ void consume(bool same, uint32_t step, const uint8_t *const (&x)[NT],
                             const uint4 (&b)[UNITS], int32_t octets, float (&sums)[NT][4]) const {
-        uint32_t scale = 0, scale8 = 0;
+        uint32_t scales[GROUPS][2] = {};
         if (SCALES) {
-            uint32_t at = words + step / 4 + (GROUP == 128 ? t : group % 2 * 2 + t / 2);
-            scale = load_shared_8(at);
-            scale8 = W == DI_F8_E4M3 && same ? scale : load_shared_8(at + WARP * 4);
-            if (__any_sync(ALL_LANES, mma_far<W>(scale) || mma_far<W>(scale8))) {
-                multiply<true>(step, scale, scale8, x, b, octets, sums);
+            bool far = false;
+#pragma unroll
+            for (int q = 0; q < GROUPS; q++) {
+                uint32_t at = words + step / STEP * WORDS + mma_scale_byte<W>(q, t);
+                scales[q][0] = load_shared_8(at);
+                scales[q][1] =
+                    W == DI_F8_E4M3 && same ? scales[q][0] : load_shared_8(at + WARP * 4);
+                far = far || mma_far<W>(scales[q][0]) || mma_far<W>(scales[q][1]);
+            }
+            if (__any_sync(ALL_LANES, far)) {
+                multiply<true>(step, scales, x, b, octets, sums);
                 return;
             }
         }
-        multiply<false>(step, scale, scale8, x, b, octets, sums);
+        multiply<false>(step, scales, x, b, octets, sums);
     }
 
     /* ---- Sums ---- */
@@ -264,13 +290,13 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     /* What runs on from tile to tile. */
     struct stream {
         cursor next;    /* to be copied, AHEAD steps before what is multiplied */
-        uint32_t step;  /* in the ring: the first of the group to be multiplied */
+        uint32_t step;  /* in the ring: the first of the span to be multiplied */
         uint4 b[UNITS]; /* of its columns, where there is one octet */
     };
 
-    /* The columns of the next group, of this tile or the next. */
-    __device__ void load_ahead(stream &s, int32_t number, int32_t group, const uint8_t *x) const {
-        if (group + 1 < groups)
+    /* The columns of the next span, of this tile or the next. */
+    __device__ void load_ahead(stream &s, int32_t number, int32_t span, const uint8_t *x) const {
+        if (span + 1 < spans)
             x += UNITS * 512;
         else if (number + 1 < n_tiles)
             x = column_of(number + 1, 0);
@@ -278,22 +304,23 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         for (int u = 0; u < UNITS; u++) s.b[u] = load_unit(x, u);
     }
 
-    /* One group of all rows. */
-    __device__ void run_group(stream &s, int32_t number, int32_t group, bool same, int32_t octets,
-                              const uint8_t *const (&x)[NT], float (&sums)[TILES][NT][4]) const {
+    /* One span of all rows. */
+    __device__ void run_span(stream &s, int32_t number, int32_t span, bool same, int32_t octets,
+                             const uint8_t *const (&x)[NT], float (&sums)[TILES][NT][4]) const {
         uint4 b[UNITS];
 #pragma unroll
         for (int u = 0; u < UNITS; u++) b[u] = s.b[u];
+        uint32_t read_last = (s.step == 0 ? RING : s.step) - STEP, step = s.step;
 #pragma unroll
         for (int m = 0; m < TILES; m++) {
             if ((m + AHEAD) % TILES == 0) advance(s.next);
-            uint32_t read_last = m > 0 ? s.step + (m - 1) * STEP : (s.step + RING - STEP) % RING;
             copies_wait<AHEAD - 1>();
             copy_rows(s.next, (m + AHEAD) % TILES, read_last);
-            consume(same, group, s.step + m * STEP, x, b, octets, sums[m]);
-            if (NT == 1 && m == 0) load_ahead(s, number, group, x[0]);
+            consume(same, step, x, b, octets, sums[m]);
+            if (NT == 1 && m == 0) load_ahead(s, number, span, x[0]);
+            read_last = step, step = wrapped(step + STEP);
         }
-        s.step = (s.step + TILES * STEP) % RING;
+        s.step = step;
     }
 
     /* All of tile `number`. */
@@ -307,8 +334,8 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         for (int j = 0; j < NT; j++) x[j] = column_of(number, j);
         int32_t parts = static_cast<int32_t>(blockDim.x) / WARP;
         if (warp_id() == (number + 1) % parts) look_ahead(number + 2);
-        for (int32_t group = 0; group < groups; group++) {
-            run_group(s, number, group, same, octets, x, sums);
+        for (int32_t span = 0; span < spans; span++) {
+            run_span(s, number, span, same, octets, x, sums);
 #pragma unroll
             for (int j = 0; j < NT; j++) x[j] += UNITS * 512;
         }
@@ -325,7 +352,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         const uint8_t *x = column_of(0, 0);
         uint32_t nowhere = known_at + NOWHERE + lane_id() * 4;
 #pragma unroll 4
-        for (int32_t u = 0; u < groups * UNITS; u++) copy_4(nowhere, x + u * 512);
+        for (int32_t u = 0; u < spans * UNITS; u++) copy_4(nowhere, x + u * 512);
     }
 
     __device__ void run() const {
