@@ -215,8 +215,10 @@ template <typename F> static double seconds_of(int32_t rows, F f) {
     cudaGraph_t graph;
     double seconds[5];
     f(0, rows); /* what is set at a kernel's first launch */
+    cuda_join(backend->stream);
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int call = 0; call < CALLS; call++) f(call, rows);
+    cuda_join(backend->stream);
     check(cudaStreamEndCapture(stream, &graph));
     check(graph_times(stream, graph, 5, seconds));
     check(cudaGraphDestroy(graph));

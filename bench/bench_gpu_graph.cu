@@ -37,6 +37,7 @@ static cudaGraphExec_t end_capture(di_stream *s, bool counts) {
     cudaGraphExec_t executable = NULL;
     if (!capturing) return NULL;
     capturing = false;
+    cuda_join(s);
     cuda_check(s, cudaStreamEndCapture(s->stream, &graph), "counting kernels");
     if (s->failed == cudaSuccess && counts) count(graph);
     if (s->failed == cudaSuccess)

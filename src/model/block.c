@@ -241,6 +241,10 @@ static void moe(const di_pass *p, int32_t layer) {
                                               .weights = p->at->router_weights});
     di_pass_tap(p, "router_picks", layer, p->at->router_picks, DI_TAP_I32, w->top_k);
     di_pass_tap(p, "router_weights", layer, p->at->router_weights, DI_TAP_F, w->top_k);
+    /* Before the experts: it does not wait for the router, and a backend may know that. */
+    p->ops->shared_expert(p->stream,
+                          &(di_shared_expert_args){n, c->swiglu_limit, p->at->u, w->shared_w1,
+                                                   w->shared_w3, w->shared_w2, p->at->shared});
     p->ops->experts(p->stream, &(di_experts_args){.n_rows = n,
                                                   .top_k = w->top_k,
                                                   .n_experts = w->n_experts,
@@ -254,9 +258,6 @@ static void moe(const di_pass *p, int32_t layer) {
                                                   .inner = c->moe_intermediate_size,
                                                   .experts = w->experts,
                                                   .rows = p->at->expert_rows});
-    p->ops->shared_expert(p->stream,
-                          &(di_shared_expert_args){n, c->swiglu_limit, p->at->u, w->shared_w1,
-                                                   w->shared_w3, w->shared_w2, p->at->shared});
     p->ops->combine(p->stream, &(di_combine_args){n, w->top_k, c->hidden_size, p->at->expert_rows,
                                                   p->at->shared, p->at->y});
 }

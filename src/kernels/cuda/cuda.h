@@ -31,6 +31,17 @@ extern "C" {
 struct cuda_transfer; /* cuda_transfer.cu */
 struct cuda_graphs;   /* cuda_graph.cu */
 
+/* A second stream, for operations that few wait for (cuda_step_aside). */
+typedef struct cuda_beside {
+    cudaStream_t stream;
+    cudaEvent_t begin, end;
+    uint64_t bytes; /* of workspace, behind the counters */
+    bool runs;      /* something there has not been waited for */
+    bool aside;     /* di_stream's stream is this one, for now */
+    bool router;    /* the router's choice is among what runs */
+    di_ptr pre;     /* what a mix that runs writes */
+} cuda_beside;
+
 struct di_stream {
     cudaStream_t stream;
     int device, n_processors; /* streaming multiprocessors */
@@ -38,6 +49,8 @@ struct di_stream {
     di_limits limits;
     uint8_t *work; /* device workspace of the operation that runs, given out by cuda_take */
     uint64_t work_size, work_used;
+    cuda_beside beside;
+    bool late; /* the next kernel waits for more than the one before it */
     cuda_transfer *transfer;
     cuda_graphs *graphs; /* NULL: nothing is kept */
     cudaError_t failed;  /* the first error; nothing is enqueued after it */
@@ -60,9 +73,29 @@ bool cuda_check(di_stream *s, cudaError_t status, const char *what);
 
 /* ---- Workspace ---- */
 
-/* Every operation starts with cuda_begin: the device is this thread's, the workspace free. What an
- * earlier operation left in it may still be read by its kernels: stream order keeps them apart. */
+/* Every operation starts with cuda_begin: the device is this thread's, the workspace free, and what
+ * runs beside the stream comes before what is enqueued next. What an earlier operation left in the
+ * workspace may still be read by its kernels: stream order keeps them apart. */
 void cuda_begin(di_stream *s);
+/* The same for copies, which may be part of an operation: the workspace stays as it is. */
+void cuda_begin_copy(di_stream *s);
+
+/* Work beside the stream. In a step with few rows kernels are short, and much of the device has
+ * nothing to do: the coefficients of a mix, which the sublayer's end reads, and the router's choice,
+ * for which the shared expert need not wait, are enqueued on a second stream, which goes on from
+ * here (a recorded step has a branch there). Operations that neither write what a mix reads nor
+ * touch what it writes start with cuda_begin_beside; `router`: so it is for the router too. All
+ * others wait. */
+void cuda_begin_beside(di_stream *s, bool router);
+/* Between these two calls the stream is the second one and the workspace has `bytes`. False, and all
+ * is as it was, where there is not that much room. An operation does it once, first of all. */
+bool cuda_step_aside(di_stream *s, uint64_t bytes);
+void cuda_step_back(di_stream *s);
+/* The stream waits for what runs beside it. */
+void cuda_join(di_stream *s);
+static constexpr int32_t CUDA_BESIDE_ROWS = 64; /* at most, in a step */
+uint64_t cuda_beside_bytes(const di_limits *limits);
+
 /* At the head of the workspace: CUDA_COUNTERS uint32 that are 0 while no kernel runs. A kernel that
  * counts in them leaves them at 0. */
 static constexpr uint64_t CUDA_COUNTERS = 1024;
@@ -106,11 +139,20 @@ bool cuda_can_launch(di_stream *s, const char *what, dim3 grid, size_t shared,
                       what);
 }
 
+/* Whether the kernel that is enqueued next may begin early. Not so behind a wait for the other
+ * stream: all of what it waits for must be done. */
+static inline int cuda_may_be_early(di_stream *s) {
+    bool late = s->late;
+    s->late = false;
+    return !late;
+}
+
 /* Enqueues a kernel, which begins when all before it are done; an empty grid is nothing. */
 template <typename... P, typename... Q>
 void cuda_launch(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
                  void (*kernel)(P...), const Q &...args) {
     if (!cuda_can_launch(s, what, grid, shared, kernel)) return;
+    s->late = false;
     kernel<<<grid, threads, shared, s->stream>>>(args...);
     cuda_check(s, cudaGetLastError(), what);
 }
@@ -124,7 +166,7 @@ void cuda_launch_early(di_stream *s, const char *what, dim3 grid, uint32_t threa
     cudaLaunchConfig_t config = {};
     if (!cuda_can_launch(s, what, grid, shared, kernel)) return;
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    attribute.val.programmaticStreamSerializationAllowed = cuda_may_be_early(s);
     config.gridDim = grid, config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared, config.stream = s->stream;
     config.attrs = &attribute, config.numAttrs = 1;

@@ -216,6 +216,7 @@ static di_status prepare(di_backend *backend, const di_limits *more, di_error *e
     }
     cuda_graphs_forget(s); /* they name the old workspace, and sizes that follow from the limits */
     s->limits = limits;
+    s->beside.bytes = cuda_beside_bytes(&limits);
     return DI_OK;
 }
 
@@ -229,6 +230,9 @@ static void destroy(di_backend *backend) {
     cuda_graphs_destroy(s);
     cuda_transfer_destroy(s);
     if (s->stream) (void)cudaStreamDestroy(s->stream);
+    if (s->beside.stream) (void)cudaStreamDestroy(s->beside.stream);
+    if (s->beside.begin) (void)cudaEventDestroy(s->beside.begin);
+    if (s->beside.end) (void)cudaEventDestroy(s->beside.end);
     free(self);
 }
 
@@ -292,6 +296,12 @@ static di_status open_device(cuda_backend *self, int device, const cudaDevicePro
     }
     if (s->failed == cudaSuccess)
         cuda_check(s, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "stream");
+    if (s->failed == cudaSuccess)
+        cuda_check(s, cudaStreamCreateWithFlags(&s->beside.stream, cudaStreamNonBlocking),
+                   "stream");
+    for (cudaEvent_t *event : {&s->beside.begin, &s->beside.end})
+        if (s->failed == cudaSuccess)
+            cuda_check(s, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "stream");
     if (s->failed != cudaSuccess)
         return di_fail(error, DI_ERR_IO, "cuda backend: GPU %d (%s): %s", device, prop->name,
                        s->failure);

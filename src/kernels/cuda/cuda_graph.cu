@@ -79,6 +79,7 @@ void cuda_recorded(di_stream *s) {
     cudaGraph_t graph = NULL;
     g->recording = NULL;
     if (k == NULL) return;
+    cuda_join(s);
     /* Capture must end even where an operation failed. */
     cudaError_t ended = cudaStreamEndCapture(s->stream, &graph);
     cuda_check(s, ended, "recording a step");

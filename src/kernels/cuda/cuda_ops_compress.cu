@@ -252,7 +252,7 @@ template <typename A> static void compress(di_stream *s, const di_compress_args 
 
 void cuda_op_compress(di_stream *s, const di_compress_args *args) {
     const di_pages *pages = &args->pages;
-    cuda_begin(s);
+    cuda_begin_beside(s, false);
     CUDA_REQUIRE(pages->ratio >= 1 && pages->ratio <= DI_OPS_MAX_RATIO && args->wkv.n == pages->d &&
                  pages->d % 16 == 0 && pages->d <= 1024 * ROW_CHUNK);
     CUDA_REQUIRE(args->wk.n == 0 || (args->wk.n == pages->di && pages->di % 32 == 0));

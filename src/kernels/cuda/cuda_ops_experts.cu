@@ -108,9 +108,13 @@ static __global__ __launch_bounds__(ROW_MOST) void route_kernel(di_route_args ar
 }
 
 void cuda_op_route(di_stream *s, const di_route_args *args) {
-    cuda_begin(s);
+    cuda_begin_beside(s, false);
     int32_t n = args->gate.n;
     CUDA_REQUIRE(args->top_k >= 1 && args->top_k <= n);
+    uint64_t bytes = mma_input_bytes(args->n_rows, 1, args->gate.k) +
+                     4 * static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(n);
+    bool aside = mma_takes(s, args->gate.dtype) && args->n_rows > 0 &&
+                 args->n_rows <= CUDA_BESIDE_ROWS && cuda_step_aside(s, bytes);
     di_ptr products = cuda_take_f(s, static_cast<int64_t>(args->n_rows) * n);
     cuda_linear_rows(s, &args->gate, args->u, args->n_rows, false, true, products);
     uint32_t threads = cuda_blocks(n, WARP) * WARP; /* an expert each, as far as a block goes */
@@ -119,6 +123,9 @@ void cuda_op_route(di_stream *s, const di_route_args *args) {
     cuda_launch_early(s, "route", static_cast<uint32_t>(args->n_rows), threads,
                       sizeof(float) * static_cast<size_t>(2 * n + args->top_k), route_kernel, *args,
                       cuda_at<const float>(products));
+    if (!aside) return;
+    cuda_step_back(s);
+    s->beside.router = true;
 }
 
 /* ---- SwiGLU and combination ---- */
@@ -145,7 +152,7 @@ void cuda_op_swiglu(di_stream *s, const di_swiglu_args *args) {
 }
 
 void cuda_op_shared_expert(di_stream *s, const di_shared_expert_args *args) {
-    cuda_begin(s);
+    cuda_begin_beside(s, true);
     int64_t n = args->n_rows, inner = args->w1.n;
     CUDA_REQUIRE(args->w3.n == inner && args->w2.k == inner && args->w1.k == args->w3.k);
     if (s->release && args->w1.dtype == DI_F8_E4M3 && args->w3.dtype == DI_F8_E4M3 &&

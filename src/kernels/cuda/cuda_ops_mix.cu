@@ -169,6 +169,13 @@ static __global__ __launch_bounds__(MANY_THREADS, 1) void mix_many_kernel(di_mix
     }
 }
 
+/* Sums that are written before they are joined. */
+static uint64_t sums_of(const di_mix_args *args) {
+    int64_t k = static_cast<int64_t>(args->hc) * args->width;
+    int32_t parts = args->n_rows <= FEW_ROWS ? mix_quads(k) : mix_groups(k);
+    return static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(parts) * MIX_SUMS;
+}
+
 static void mix4(di_stream *s, const di_mix_args *args) {
     int64_t k = static_cast<int64_t>(args->hc) * args->width;
     uint32_t quads = static_cast<uint32_t>(mix_quads(k)),
@@ -176,8 +183,7 @@ static void mix4(di_stream *s, const di_mix_args *args) {
     bool few = args->n_rows <= FEW_ROWS;
     size_t finish = groups * MIX_SUMS * sizeof(float);
     size_t many = 2 * MANY_WARPS * MANY_SUMS * sizeof(float);
-    float *sums = cuda_take<float>(s, static_cast<uint64_t>(args->n_rows) * (few ? quads : groups) *
-                                          MIX_SUMS);
+    float *sums = cuda_take<float>(s, sums_of(args));
     if (few) {
         uint32_t blocks = args->n_rows > 0 ? quads : 0;
         CUDA_LAUNCH_EARLY_A(s, "mix", blocks, FINISH_THREADS, finish, mix_few_kernel, *args, sums,
@@ -270,8 +276,14 @@ void cuda_op_mix(di_stream *s, const di_mix_args *args) {
     CUDA_REQUIRE(args->hc >= 1 && args->hc <= DI_OPS_MAX_HC && args->iters >= 1 &&
                  args->fn.dtype == DI_F32 && args->fn.n == (2 + args->hc) * args->hc &&
                  args->fn.k == args->hc * args->width);
-    if (args->hc == MIX_HC)
-        mix4(s, args);
-    else
+    if (args->hc != MIX_HC) {
         mix_any(s, args);
+        return;
+    }
+    bool aside = args->n_rows > 0 && args->n_rows <= CUDA_BESIDE_ROWS &&
+                 cuda_step_aside(s, 4 * sums_of(args));
+    mix4(s, args);
+    if (!aside) return;
+    cuda_step_back(s);
+    s->beside.pre = args->pre;
 }

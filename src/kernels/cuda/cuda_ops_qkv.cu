@@ -201,7 +201,7 @@ static void rope_queries(di_stream *s, const di_qkv_args *args) {
 }
 
 void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
-    cuda_begin(s);
+    cuda_begin_beside(s, false);
     int32_t rows = args->batch.n_rows;
     CUDA_REQUIRE(args->wq_a.k == args->wkv.k && args->wq_b.k == args->wq_a.n);
     CUDA_REQUIRE(args->wq_b.n == args->n_heads * args->head_dim);

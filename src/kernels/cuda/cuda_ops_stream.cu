@@ -92,7 +92,8 @@ __launch_bounds__(ROW_MOST) static __global__ void sublayer_in_any(di_sublayer_i
 }
 
 void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
-    cuda_begin(s);
+    cuda_begin_beside(s, false);
+    if (args->pre.address == s->beside.pre.address) cuda_join(s);
     uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
     if (released_rows(args->width, {args->streams, args->collapsed, args->out}))
         CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args);

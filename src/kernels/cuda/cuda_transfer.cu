@@ -111,7 +111,7 @@ static uint8_t *staging(di_stream *s, uint64_t wanted, uint64_t *got) {
 
 void cuda_upload(di_stream *s, di_ptr to, const void *host, uint64_t size) {
     const uint8_t *from = static_cast<const uint8_t *>(host);
-    cuda_begin(s);
+    cuda_begin_copy(s);
     while (size > 0 && s->failed == cudaSuccess) {
         uint64_t n;
         uint8_t *at = staging(s, size, &n);
@@ -125,7 +125,7 @@ void cuda_upload(di_stream *s, di_ptr to, const void *host, uint64_t size) {
 }
 
 void cuda_copy(di_stream *s, di_ptr to, di_ptr from, uint64_t size) {
-    cuda_begin(s);
+    cuda_begin_copy(s);
     if (size == 0 || s->failed != cudaSuccess) return;
     cuda_check(s,
                cudaMemcpyAsync(cuda_at<void>(to), cuda_at<void>(from), size, cudaMemcpyDefault,
@@ -134,7 +134,7 @@ void cuda_copy(di_stream *s, di_ptr to, di_ptr from, uint64_t size) {
 }
 
 void cuda_fill(di_stream *s, di_ptr to, int byte, uint64_t size) {
-    cuda_begin(s);
+    cuda_begin_copy(s);
     if (size == 0 || s->failed != cudaSuccess) return;
     cuda_check(s, cudaMemsetAsync(cuda_at<void>(to), byte, size, s->stream), "fill");
 }
@@ -188,7 +188,7 @@ static bool find_room(cuda_transfer *t, uint64_t room, uint64_t *at) {
 void cuda_download(di_stream *s, void *host, di_ptr from, uint64_t size) {
     cuda_transfer *t = s->transfer;
     uint8_t *to = static_cast<uint8_t *>(host);
-    cuda_begin(s);
+    cuda_begin_copy(s);
     while (size > 0 && s->failed == cudaSuccess) {
         uint64_t n = size < DOWN_BYTES ? size : DOWN_BYTES, room = (n + 63) / 64 * 64, at;
         if (!find_room(t, room, &at)) {
@@ -209,7 +209,7 @@ void cuda_download(di_stream *s, void *host, di_ptr from, uint64_t size) {
 
 void cuda_stamp(di_stream *s, double *host) {
     cuda_transfer *t = s->transfer;
-    cuda_begin(s);
+    cuda_begin_copy(s);
     if (t->n_stamps - t->first_stamp == N_STAMPS) cuda_drain(s);
     if (s->failed != cudaSuccess) return;
     stamp_slot *stamp = &t->stamps[t->n_stamps++ % N_STAMPS];
@@ -222,7 +222,7 @@ void cuda_stamp(di_stream *s, double *host) {
 
 uint64_t cuda_mark(di_stream *s) {
     cuda_transfer *t = s->transfer;
-    cuda_begin(s);
+    cuda_begin_copy(s);
     t->mark++;
     if (s->failed == cudaSuccess)
         cuda_check(s, cudaEventRecord(*event_of_mark(t, t->mark), s->stream), "mark");
@@ -231,7 +231,7 @@ uint64_t cuda_mark(di_stream *s) {
 
 di_status cuda_wait(di_stream *s, uint64_t mark, di_error *error) {
     cuda_transfer *t = s->transfer;
-    cuda_begin(s);
+    cuda_begin_copy(s);
     /* An old mark's event belongs to a later one by now: waiting for that is enough. */
     if (s->failed == cudaSuccess && mark > 0 &&
         cuda_check(s, cudaEventSynchronize(*event_of_mark(t, mark)), "wait"))

@@ -45,7 +45,8 @@ uint64_t cuda_work_bytes(const di_limits *l) {
     uint64_t entries = (uint64_t)l->max_entries + 64;
     uint64_t scores = cuda_score_rows(l, l->max_rows) * entries * 2; /* scores and sort keys */
     uint64_t vocab = CUDA_SAMPLE_BLOCKS * 3 * 8 * ((uint64_t)l->vocab + 64);
-    wide all = 4 * (floats + scores) + vocab + 64 * (uint64_t)l->n_experts + (4 << 20);
+    wide all = 4 * (floats + scores) + vocab + 64 * (uint64_t)l->n_experts + cuda_beside_bytes(l) +
+               (4 << 20);
     return all > MAX_BYTES ? MAX_BYTES : rounded((uint64_t)all);
 }
 
@@ -55,17 +56,80 @@ uint64_t cuda_score_rows(const di_limits *l, int64_t n_rows) {
     return (uint64_t)n_rows < fit ? (uint64_t)n_rows : fit;
 }
 
+/* The router's input, made ready, and products; or the sums of a mix (cuda_ops_mix.cu). */
+uint64_t cuda_beside_bytes(const di_limits *l) {
+    uint64_t width = (uint64_t)l->width, hc = (uint64_t)l->hc, rows = CUDA_BESIDE_ROWS;
+    uint64_t router = rows * (2 * width + 256 + 4 * (uint64_t)l->n_experts);
+    uint64_t mix = rows * (hc * width / 1024 + 4) * 128;
+    return rounded(most(router, mix)) + 4 * ALIGN;
+}
+
+static uint64_t counters_bytes(const di_stream *s) {
+    return s->work_size > 0 ? CUDA_COUNTERS * sizeof(uint32_t) : 0;
+}
+
 void *cuda_take_bytes(di_stream *s, uint64_t bytes) {
     uint64_t size = rounded(bytes);
-    CUDA_REQUIRE(size <= s->work_size - s->work_used);
+    uint64_t end = s->beside.aside ? counters_bytes(s) + s->beside.bytes : s->work_size;
+    CUDA_REQUIRE(size <= end - s->work_used);
     void *at = s->work + s->work_used;
     s->work_used += size;
     return at;
 }
 
-void cuda_begin(di_stream *s) {
+static void use_device(di_stream *s) {
     static thread_local int device = -1;
-    s->work_used = s->work_size > 0 ? CUDA_COUNTERS * sizeof(uint32_t) : 0;
     if (device == s->device) return;
     if (cuda_check(s, cudaSetDevice(s->device), "choose the device")) device = s->device;
+}
+
+void cuda_begin_beside(di_stream *s, bool router) {
+    use_device(s);
+    s->work_used = counters_bytes(s) + s->beside.bytes;
+    if (s->beside.router && !router) cuda_join(s);
+}
+
+void cuda_begin_copy(di_stream *s) {
+    use_device(s);
+    cuda_join(s);
+}
+
+void cuda_begin(di_stream *s) {
+    cuda_begin_beside(s, true);
+    cuda_join(s);
+}
+
+/* ---- Beside the stream ---- */
+
+static void swap_streams(di_stream *s) {
+    cudaStream_t other = s->beside.stream;
+    s->beside.stream = s->stream;
+    s->stream = other;
+    s->beside.aside = !s->beside.aside;
+}
+
+bool cuda_step_aside(di_stream *s, uint64_t bytes) {
+    if (bytes > s->beside.bytes || s->failed != cudaSuccess) return false;
+    if (s->late) return false; /* nothing has come since the last wait: it would only be longer */
+    cuda_check(s, cudaEventRecord(s->beside.begin, s->stream), "beside");
+    cuda_check(s, cudaStreamWaitEvent(s->beside.stream, s->beside.begin, 0), "beside");
+    swap_streams(s);
+    s->late = true;
+    s->work_used = counters_bytes(s);
+    return true;
+}
+
+void cuda_step_back(di_stream *s) {
+    cuda_check(s, cudaEventRecord(s->beside.end, s->stream), "beside");
+    swap_streams(s);
+    s->late = false;
+    s->beside.runs = true;
+}
+
+void cuda_join(di_stream *s) {
+    if (!s->beside.runs) return;
+    s->beside.runs = s->beside.router = false;
+    s->beside.pre = DI_NONE;
+    s->late = true;
+    cuda_check(s, cudaStreamWaitEvent(s->stream, s->beside.end, 0), "beside");
 }

@@ -17,7 +17,6 @@ static void mma_launch(di_stream *s, const char *what, dim3 grid, uint32_t threa
     cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = attributes[1].val.clusterDim.z = 1;
     attributes[1].val.clusterDim.y = cluster;
@@ -30,6 +29,7 @@ static void mma_launch(di_stream *s, const char *what, dim3 grid, uint32_t threa
                                          static_cast<int>(shared)),
                     what))
         return;
+    attributes[0].val.programmaticStreamSerializationAllowed = cuda_may_be_early(s);
     cuda_check(s, cudaLaunchKernelEx(&config, kernel, job), what);
 }
 
