@@ -1,0 +1,29 @@
+/* What a compiled grammar holds, and how its parts are reached. */
+#ifndef DI_GRAMMAR_GRAMMAR_INTERNAL_H
+#define DI_GRAMMAR_GRAMMAR_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "grammar/chars.h"
+#include "grammar/grammar.h"
+#include "grammar/mask.h"
+#include "grammar/program.h"
+#include "grammar/readings.h"
+#include "grammar/states.h"
+
+struct di_grammar {
+    atomic_int n_holders;
+    const di_vocabulary *vocabulary; /* or NULL */
+    program p;                       /* never changes */
+    int32_t marker_ids[PROGRAM_MAX_MARKERS];
+    pthread_mutex_t lock; /* of what follows */
+    states s;
+    mask_cache masks;
+};
+
+/* The end of every front end: makes the grammar of the compiler's program, or passes on what failed;
+ * the compiler is gone afterwards. */
+di_status grammar__finish(const di_vocabulary *vocabulary, compiler *c, di_grammar **out);
+
+#endif
