@@ -9,7 +9,7 @@ export FUZZ_SECONDS JOBS
 
 .DEFAULT_GOAL := all
 .PHONY: all help run test check-fast accurate bench asan ubsan tsan fuzz lint format install cov clean \
-        gpu-test gpu-bench setup-build setup-test configure reconfigure
+        gpu-test gpu-bench grammar-campaign setup-build setup-test configure reconfigure
 
 all: configure ## the program, left at ./deepinfer
 	@ninja -C $(RELEASE) -j $(JOBS) deepinfer
@@ -62,6 +62,10 @@ accurate: setup-test reconfigure ## long campaigns: the 475 GiB geometry, schedu
 	DI_CAMPAIGN_REQUESTS=10000 $(RELEASE)/tests/test_requests_campaign
 	DI_CAMPAIGN_REQUESTS=10000 $(RELEASE)/tests/test_batch_campaign
 
+grammar-campaign: setup-test reconfigure ## 100,000 random answers under random schemas, judged by ajv (npm)
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet test_grammar_campaign
+	DI_GRAMMAR_ANSWERS=100000 tests/grammar/grammar_campaign.sh $(RELEASE)/tests/test_grammar_campaign
+
 install: configure ## into PREFIX (/usr/local), under DESTDIR if set
 	@ninja -C $(RELEASE) -j $(JOBS) deepinfer deepinfer_core
 	@cmake --install $(RELEASE) --prefix "$(PREFIX)"
@@ -73,7 +77,7 @@ clean: ## removes what was built
 	rm -rf build deepinfer
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup-build:
 	@tools/setup build

@@ -1,0 +1,103 @@
+/* References: inside the document, by JSON pointer or by $anchor. */
+#include <stdio.h>
+#include <string.h>
+
+#include "grammar/schema_internal.h"
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    char lower = (char)(c | 0x20);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+/* %XX undone; false when malformed. */
+static bool unescape(const char *from, size_t size, char *to, size_t *n) {
+    *n = 0;
+    for (size_t i = 0; i < size; i++) {
+        if (from[i] != '%') {
+            to[(*n)++] = from[i];
+            continue;
+        }
+        int high = i + 2 < size ? hex_digit(from[i + 1]) : -1;
+        int low = i + 2 < size ? hex_digit(from[i + 2]) : -1;
+        if (high < 0 || low < 0) return false;
+        to[(*n)++] = (char)(high * 16 + low);
+        i += 2;
+    }
+    return true;
+}
+
+/* The member or item that a segment of a pointer names, ~0 and ~1 undone in place. */
+static const di_json *child(const di_json *from, char *segment, size_t size) {
+    size_t n = 0;
+    for (size_t i = 0; i < size; i++) {
+        char c = segment[i];
+        if (c == '~' && i + 1 < size) c = segment[++i] == '1' ? '/' : '~';
+        segment[n++] = c;
+    }
+    size_t index = 0;
+    for (const di_json *k = from->first; k; k = k->next, index++) {
+        if (from->type == DI_JSON_OBJECT && k->key_length == n && memcmp(k->key, segment, n) == 0) {
+            return k;
+        }
+        char number[24];
+        if (from->type != DI_JSON_ARRAY) continue;
+        int length = snprintf(number, sizeof number, "%zu", index);
+        if ((size_t)length == n && memcmp(number, segment, n) == 0) return k;
+    }
+    return NULL;
+}
+
+static const di_json *by_pointer(const di_json *from, char *pointer, size_t size) {
+    size_t at = 0;
+    while (from && at < size) {
+        size_t end = ++at; /* over the slash */
+        while (end < size && pointer[end] != '/') end++;
+        from = child(from, pointer + at, end - at);
+        at = end;
+    }
+    return from;
+}
+
+static const di_json *by_anchor(const di_json *from, const char *name, size_t size) {
+    const di_json *anchor = di_json_get(from, "$anchor");
+    if (anchor && anchor->type == DI_JSON_STRING && anchor->length == size &&
+        memcmp(anchor->text, name, size) == 0) {
+        return from;
+    }
+    for (const di_json *k = from->first; k; k = k->next) {
+        const di_json *found = by_anchor(k, name, size);
+        if (found) return found;
+    }
+    return NULL;
+}
+
+const di_json *schema__resolve(schema *s, const di_json *at, const di_json *ref) {
+    const char *text = ref->text;
+    size_t size = ref->length, n = 0;
+    if (ref->type != DI_JSON_STRING) {
+        schema__fail(s, DI_ERR_INVALID, at, "$ref", "must be a string");
+        return NULL;
+    }
+    const di_json *id = di_json_get(s->root, "$id");
+    if (id && id->type == DI_JSON_STRING && size >= id->length && id->length > 0 &&
+        memcmp(text, id->text, id->length) == 0 &&
+        (size == id->length || text[id->length] == '#')) {
+        text += id->length;
+        size -= id->length;
+    }
+    if (size > 0 && *text != '#') {
+        schema__fail(s, DI_ERR_UNSUPPORTED, at, "$ref",
+                     "only references inside the document (\"#...\") are supported");
+        return NULL;
+    }
+    char *name = compiler__alloc(s->c, size + 1, 1);
+    if (!name) return NULL;
+    if (size > 0) text++, size--;
+    bool ok = unescape(text, size, name, &n);
+    const di_json *found = !ok                      ? NULL
+                           : n == 0 || *name == '/' ? by_pointer(s->root, name, n)
+                                                    : by_anchor(s->root, name, n);
+    if (!found) schema__fail(s, DI_ERR_INVALID, at, "$ref", "leads nowhere");
+    return found;
+}
