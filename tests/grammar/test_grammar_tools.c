@@ -1,0 +1,197 @@
+/* Tool calls: the official form and nothing else, and that both parsers of the chat read it back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/grammar_support.h"
+#include "text/chat.h"
+#include "text/chat_format.h"
+
+#define M CHAT_DSML
+#define CALL(inside) "\n\n<" M " calls>\n" inside "\n</" M " calls>"
+#define INVOKE(name, inside) "<" M " invoke name=\"" name "\">\n" inside "\n</" M " invoke>"
+#define TEXT(key, value)                                                                           \
+    "<" M " parameter name=\"" key "\" string=\"true\">" value "</" M " parameter>"
+#define JSON(key, value)                                                                           \
+    "<" M " parameter name=\"" key "\" string=\"false\">" value "</" M " parameter>"
+
+static const char tools[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"strict\": true, \"parameters\": "
+    "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}, \"unit\": {\"enum\": "
+    "[\"C\", \"F\"]}, \"days\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 14}, \"at\": "
+    "{\"type\": [\"string\", \"null\"], \"maxLength\": 3}}, \"required\": [\"city\"]}}}, "
+    "{\"name\": \"search\", \"namespace\": {\"name\": \"web\"}, \"parameters\": {\"type\": \"object\"}}, "
+    "{\"name\": \"now\", \"strict\": true}]";
+
+static di_grammar *compile(const di_grammar_tools *spec, const char *text) {
+    di_grammar_tools with = *spec;
+    di_arena arena = DI_ARENA_EMPTY;
+    di_grammar *g = NULL;
+    di_error error;
+    if (di_json_parse(text, strlen(text), "tools", &arena, &with.tools, &error) != DI_OK ||
+        di_grammar_compile_tools(grammar_vocabulary(), NULL, &with, &g, &error) != DI_OK) {
+        fail_msg("%s", error.message);
+    }
+    di_arena_free(&arena);
+    return g;
+}
+
+static void expect(const di_grammar_tools *spec, bool taken, const char *const *texts) {
+    di_grammar *g = compile(spec, tools);
+    for (; *texts; texts++) {
+        if (grammar_accepts(g, *texts, strlen(*texts)) != taken) {
+            fail_msg("'%s' is %staken", *texts, taken ? "not " : "");
+        }
+    }
+    di_grammar_release(g);
+}
+
+#define TAKES(spec, ...) expect(&(spec), true, (const char *const[]){__VA_ARGS__, NULL})
+#define LEAVES(spec, ...) expect(&(spec), false, (const char *const[]){__VA_ARGS__, NULL})
+
+static const di_grammar_tools required = {.choice = DI_GRAMMAR_TOOLS_REQUIRED};
+
+static void test_strict_parameters_follow_the_schema(void **state) {
+    (void)state;
+    TAKES(required, CALL(INVOKE("weather", TEXT("city", "Zürich \"<b>\" </x>"))),
+          CALL(INVOKE("weather", TEXT("city", "") "\n" TEXT("unit", "F") "\n" JSON("days", "14"))),
+          CALL(INVOKE("weather", TEXT("city", "a") "\n" JSON("at", "null"))),
+          CALL(INVOKE("weather", TEXT("city", "a") "\n" TEXT("at", "日本語"))));
+    LEAVES(required, CALL(INVOKE("weather", "")), CALL(INVOKE("weather", JSON("city", "\"a\""))),
+           CALL(INVOKE("weather", TEXT("unit", "F") "\n" TEXT("city", "a"))),
+           CALL(INVOKE("weather", TEXT("city", "a") "\n" TEXT("unit", "K"))),
+           CALL(INVOKE("weather", TEXT("city", "a") "\n" JSON("days", "15"))),
+           CALL(INVOKE("weather", TEXT("city", "a") "\n" TEXT("at", "abcd"))),
+           CALL(INVOKE("weather", TEXT("city", "a") "\n" TEXT("other", "b"))),
+           CALL(INVOKE("weather", TEXT("city", "a") TEXT("unit", "F"))));
+}
+
+static void test_other_tools_take_any_parameters(void **state) {
+    (void)state;
+    TAKES(required, CALL(INVOKE("web::search", "")),
+          CALL(INVOKE("web::search", TEXT("q", "a\n<b") "\n" JSON("k", "[1, {\"a\": null}]"))),
+          CALL(INVOKE("now", "")));
+    LEAVES(required, CALL(INVOKE("search", "")), CALL(INVOKE("now", TEXT("a", "b"))),
+           CALL(INVOKE("web::search", JSON("k", "[1,"))),
+           CALL(INVOKE("web::search", TEXT("", "a"))));
+}
+
+static void test_choice(void **state) {
+    (void)state;
+    const char *two = CALL(INVOKE("now", "") "\n" INVOKE("now", ""));
+    di_grammar_tools automatic = {.choice = DI_GRAMMAR_TOOLS_AUTO};
+    di_grammar_tools none = {.choice = DI_GRAMMAR_TOOLS_NONE};
+    di_grammar_tools named = {.choice = DI_GRAMMAR_TOOLS_REQUIRED, .name = "now", .max_calls = 1};
+    di_grammar_tools strict = {.choice = DI_GRAMMAR_TOOLS_REQUIRED, .strict = true};
+    TAKES(required, two, CALL(INVOKE("now", "")));
+    LEAVES(required, "", "text", CALL(""), CALL(INVOKE("now", "")) "more");
+    TAKES(automatic, "", "Hello.", "I will look.\n\n\n" CALL(INVOKE("now", "")), two, "a < b </ c");
+    LEAVES(automatic, CALL(INVOKE("nobody", "")), CALL(INVOKE("now", "")) "more",
+           "<" M " invoke name=\"now\">");
+    TAKES(none, "", "Hello <b>");
+    LEAVES(none, CALL(INVOKE("now", "")), "a" M);
+    TAKES(named, CALL(INVOKE("now", "")));
+    LEAVES(named, two, CALL(INVOKE("web::search", "")));
+    LEAVES(strict, CALL(INVOKE("web::search", TEXT("a", "b"))));
+}
+
+/* The marker is its token; spelled by others it would be read as a marker all the same. */
+static void test_the_marker_is_one_token(void **state) {
+    (void)state;
+    di_grammar *g = compile(&required, tools);
+    di_grammar_matcher *m = di_grammar_matcher_create(g, -1);
+    int32_t marker = di_tokenizer_added_id(grammar_tokenizer(), CHAT_DSML);
+    di_error error;
+    size_t taken;
+    assert_int_equal(di_grammar_matcher_advance_bytes(m, "\n\n<", 3, &taken, &error), DI_OK);
+    grammar_check_mask(m);
+    assert_int_equal(di_grammar_matcher_advance_bytes(m, "\xef", 1, &taken, &error),
+                     DI_ERR_INVALID);
+    assert_int_equal(di_grammar_matcher_advance(m, marker, &error), DI_OK);
+    di_ids ids = {NULL, 0, 0};
+    assert_int_equal(di_grammar_matcher_forced_ids(m, 20, &ids, &error), DI_OK);
+    assert_true(ids.size > 4); /* " calls>", a newline, "<", the marker, " invoke name=" */
+    bool found = false;
+    for (size_t i = 0; i < ids.size; i++) {
+        found |= ids.data[i] == marker;
+        if (di_grammar_matcher_advance(m, ids.data[i], &error) != DI_OK)
+            fail_msg("%s", error.message);
+    }
+    assert_true(found);
+    di_ids_free(&ids);
+    di_grammar_matcher_destroy(m);
+    di_grammar_release(g);
+}
+
+/* Whatever the grammar lets through, the strict parser of the format reads. */
+static void test_random_calls_are_parsed(void **state) {
+    (void)state;
+    di_grammar *g = compile(&required, tools);
+    int n_ended = 0;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        di_buffer text = DI_BUFFER_EMPTY;
+        di_arena arena = DI_ARENA_EMPTY;
+        di_chat_message message;
+        di_error error;
+        if (grammar_sample(g, seed, 2, 250, seed % 50 == 0 ? 30 : 0, &text)) {
+            n_ended++;
+            if (di_chat_parse(text.data, text.size, false, &arena, &message, &error) != DI_OK &&
+                !strstr(error.message, "same parameter twice")) {
+                fail_msg("%s: %s", error.message, text.data);
+            }
+        }
+        di_buffer_free(&text);
+        di_arena_free(&arena);
+    }
+    assert_true(n_ended > 50);
+    di_grammar_release(g);
+}
+
+static void refuses(const char *text, const di_grammar_tools *spec, const char *message) {
+    di_grammar_tools with = *spec;
+    di_arena arena = DI_ARENA_EMPTY;
+    di_grammar *g;
+    di_error error;
+    assert_int_equal(di_json_parse(text, strlen(text), "tools", &arena, &with.tools, &error),
+                     DI_OK);
+    assert_int_not_equal(di_grammar_compile_tools(NULL, NULL, &with, &g, &error), DI_OK);
+    assert_string_equal(error.message, message);
+    di_arena_free(&arena);
+}
+
+static void test_refusals_name_the_tool(void **state) {
+    (void)state;
+    di_grammar_tools named = {.choice = DI_GRAMMAR_TOOLS_REQUIRED, .name = "absent"};
+    refuses("[]", &required, "tools: there is no tool to call");
+    refuses(tools, &named, "tools: there is no tool absent");
+    refuses("[{\"name\": \"a\"}, {\"type\": \"function\"}]", &required,
+            "tools[1] (?): a function needs a name, without quotes");
+    refuses(
+        "[{\"name\": \"a\", \"strict\": true, \"parameters\": {\"properties\": {\"x\": {\"contains\": "
+        "1}}}}]",
+        &required, "tools[0] (a): /properties/x/contains: this keyword is not supported");
+    refuses("[{\"name\": \"a\", \"strict\": true, \"parameters\": {\"type\": \"string\"}}]",
+            &required, "tools[0] (a): /: parameters must be an object");
+}
+
+static int done(void **state) {
+    (void)state;
+    grammar_vocabulary_free();
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_strict_parameters_follow_the_schema),
+        cmocka_unit_test(test_other_tools_take_any_parameters),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_the_marker_is_one_token),
+        cmocka_unit_test(test_random_calls_are_parsed),
+        cmocka_unit_test(test_refusals_name_the_tool),
+    };
+    return cmocka_run_group_tests(tests, NULL, done);
+}
