@@ -5,6 +5,8 @@
 #ifndef DI_TEXT_DSML_H
 #define DI_TEXT_DSML_H
 
+#include <stdint.h>
+
 #include "text/chat_pieces.h"
 
 /* The tool block of a system turn: the preamble with one line of JSON a tool. `lists` are arrays of
@@ -23,10 +25,13 @@ typedef struct dsml_keys {
     di_buffer bytes;
     struct dsml_key *slots;
     size_t n_slots, n_used;
+    uint64_t secret[2]; /* of the hash */
 } dsml_keys;
 
 #define DSML_KEYS_EMPTY                                                                            \
-    { DI_BUFFER_EMPTY, NULL, 0, 0 }
+    {                                                                                              \
+        DI_BUFFER_EMPTY, NULL, 0, 0, { 0, 0 }                                                      \
+    }
 
 typedef enum dsml_added { DSML_ADDED, DSML_DUPLICATE, DSML_NO_MEMORY } dsml_added;
 

@@ -1,9 +1,11 @@
-/* The set of parameter names of one call: open addressing over FNV-1a, so that a model that writes
- * a hundred thousand parameters costs no more than their length. */
+/* The set of parameter names of one call: open addressing, so that a model that writes a hundred
+ * thousand parameters costs no more than their length. What it writes may be a stranger's choice, so
+ * the hash has a secret: names that all fall into one place cannot be made. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/siphash.h"
 #include "text/dsml.h"
 
 typedef struct dsml_key {
@@ -11,12 +13,6 @@ typedef struct dsml_key {
     size_t start, size; /* of dsml_keys.bytes */
     bool used;
 } dsml_key;
-
-static uint64_t hash_bytes(const char *bytes, size_t size) {
-    uint64_t hash = 1469598103934665603u;
-    for (size_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211u;
-    return hash ^ (hash >> 32);
-}
 
 /* The slot that holds the key, or the free one where it belongs. */
 static dsml_key *find_slot(const dsml_keys *keys, uint64_t hash, const char *key, size_t size) {
@@ -33,6 +29,7 @@ static dsml_key *find_slot(const dsml_keys *keys, uint64_t hash, const char *key
 
 static bool grow(dsml_keys *keys) {
     dsml_keys larger = *keys;
+    if (keys->n_slots == 0 && di_siphash_seed(larger.secret) != 0) return false;
     larger.n_slots = keys->n_slots ? keys->n_slots * 2 : 16;
     larger.slots = calloc(larger.n_slots, sizeof *larger.slots);
     if (!larger.slots) return false;
@@ -49,7 +46,7 @@ static bool grow(dsml_keys *keys) {
 
 dsml_added dsml__keys_add(dsml_keys *keys, const char *key, size_t size) {
     if (keys->n_used * 2 >= keys->n_slots && !grow(keys)) return DSML_NO_MEMORY;
-    uint64_t hash = hash_bytes(key, size);
+    uint64_t hash = di_siphash(keys->secret, key, size);
     dsml_key *slot = find_slot(keys, hash, key, size);
     if (slot->used) return DSML_DUPLICATE;
     *slot = (dsml_key){hash, keys->bytes.size, size, true};
