@@ -42,12 +42,14 @@ static void open_engine_once(void) {
 static void check_request(const di_gen_request *r) {
     di_error error;
     REQUIRE(di_sampling_check(&r->sampling, server.env.vocab_size, &error) == DI_OK);
-    REQUIRE(r->n_choices >= 1 && r->n_choices <= 128 && r->max_tokens >= 0);
+    REQUIRE(r->n_choices >= 1 && r->n_choices <= 128);
+    REQUIRE(r->max_tokens >= (r->scores_prompt ? -1 : 0));
     REQUIRE(strlen(r->model) <= r->model_size);
     for (int i = 0; i < r->n_stops; i++) REQUIRE(r->stops[i][0]);
     for (int32_t i = 0; i < r->n_prompts; i++) {
         di_request request = {.ids = r->prompts[i].data,
                               .n_ids = r->prompts[i].size,
+                              .n_given = r->scores_prompt ? r->prompts[i].size : 0,
                               .max_tokens = r->max_tokens,
                               .sampling = r->sampling,
                               .n_choices = r->n_choices,

@@ -593,6 +593,23 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer) {
     process(conn);
 }
 
+uint32_t conn_client(const di_conn *conn) {
+    uint32_t hash = 2166136261u; /* FNV-1a: who shares a place with another shares his turns */
+    struct sockaddr_storage address;
+    int size = sizeof address;
+    const unsigned char *bytes = conn->key ? conn->key->digest : NULL;
+    size_t n = conn->key ? sizeof conn->key->digest : 0;
+    if (!conn->key && uv_tcp_getpeername(&conn->tcp, (struct sockaddr *)&address, &size) == 0) {
+        bool six = address.ss_family == AF_INET6;
+        const struct sockaddr_in6 *a6 = (const struct sockaddr_in6 *)&address;
+        const struct sockaddr_in *a4 = (const struct sockaddr_in *)&address;
+        bytes = six ? (const unsigned char *)&a6->sin6_addr : (const unsigned char *)&a4->sin_addr;
+        n = six ? sizeof a6->sin6_addr : sizeof a4->sin_addr;
+    }
+    for (size_t i = 0; i < n; i++) hash = (hash ^ bytes[i]) * 16777619u;
+    return hash ^ hash >> 16;
+}
+
 void conn_accept(di_server *server) {
     di_conn *conn = calloc(1, sizeof *conn);
     if (!conn) return; /* the next attempt to accept finds it again */

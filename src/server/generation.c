@@ -187,6 +187,7 @@ static void begin(di_generation *g) {
     di_conn *conn = g->conn;
     di_job *job = g->job;
     job->owner = g;
+    job->client = conn_client(conn);
     job->arrived = conn->begun;
     di_runner_submit(server->runner, job);
     if (!job->request.stream) return;

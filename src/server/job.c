@@ -79,19 +79,19 @@ static void keep_record(di_job_choice *c, const di_request_token *t) {
 
 /* Records of the first n tokens go out, as far as they have not. */
 static void give_records(di_job_choice *c, size_t n) {
-    size_t end = c->given_bytes;
+    size_t end = c->told_bytes;
     if (!c->job->request.logprobs || c->job->failed) return;
-    for (; c->n_given < n && end < c->tokens.size; c->n_given++) {
+    for (; c->n_told < n && end < c->tokens.size; c->n_told++) {
         di_token_record record;
         memcpy(&record, c->tokens.data + end, sizeof record);
         end += sizeof record + (size_t)record.n_top * sizeof(di_top_token);
     }
-    if (end == c->given_bytes) return;
-    put_event(c->job, DI_EVENT_TOKENS, c, c->tokens.data + c->given_bytes, end - c->given_bytes);
-    c->given_bytes = end;
-    if (c->given_bytes == c->tokens.size) {
+    if (end == c->told_bytes) return;
+    put_event(c->job, DI_EVENT_TOKENS, c, c->tokens.data + c->told_bytes, end - c->told_bytes);
+    c->told_bytes = end;
+    if (c->told_bytes == c->tokens.size) {
         di_buffer_clear(&c->tokens);
-        c->given_bytes = 0;
+        c->told_bytes = 0;
     }
 }
 
@@ -101,6 +101,13 @@ static bool on_token(void *user, const di_request_token *t) {
     di_job_choice *c = &job->choices[unit->index * job->request.n_choices + t->choice];
     di_error error;
     double now = di_clock();
+    if (job->request.scores_prompt && c->n_prompt < job->request.prompts[unit->index].size) {
+        c->n_prompt++;
+        keep_record(c, t);
+        give_records(c, c->n_prompt);
+        job->dirty = true;
+        return !job->failed;
+    }
     if (job->first == 0) job->first = now;
     job->last = now;
     if (c->last > 0) di_histogram_add(&job->metrics->gaps, now - c->last);
@@ -115,7 +122,7 @@ static bool on_token(void *user, const di_request_token *t) {
     if (di_reader_push(c->reader, t->token.id, &c->stopped, &error) != DI_OK) job->failed = true;
     if (c->thinking) c->n_reasoning = c->n_tokens; /* the marker that closes it included */
     if (t->token.id == job->think_end) c->thinking = false;
-    give_records(c, di_reader_certain(c->reader));
+    give_records(c, c->n_prompt + di_reader_certain(c->reader));
     job->dirty = true;
     return !job->failed && !c->stopped && !c->one_call_done;
 }
@@ -125,6 +132,7 @@ static void end_choice(di_job_choice *c, di_end_record *end, const char *message
     if (c->ended) return;
     c->ended = true;
     job->n_open--;
+    *job->n_served -= c->fed;
     job->dirty = true;
     put_event(job, DI_EVENT_END, c, end, sizeof *end);
     /* The message belongs to the same event. */
@@ -151,7 +159,7 @@ static void on_end(void *user, const di_request_end *e) {
     const char *message = e->message;
     di_end_record end = {.reason = reasons[e->end],
                          .stop = di_reader_stop(c->reader),
-                         .n_prompt = e->n_prompt,
+                         .n_prompt = e->n_prompt + (int64_t)c->n_prompt,
                          .n_cached = e->n_cached,
                          .seconds = c->last - c->first};
     if (!job->failed && di_reader_finish(c->reader, &error) != DI_OK) job->failed = true;
@@ -161,7 +169,7 @@ static void on_end(void *user, const di_request_end *e) {
     }
     end.n_answer = (int64_t)di_reader_kept(c->reader);
     end.n_reasoning = c->n_reasoning < end.n_answer ? c->n_reasoning : end.n_answer;
-    give_records(c, di_reader_kept(c->reader));
+    give_records(c, c->n_prompt + di_reader_kept(c->reader));
     if (end.reason == DI_REASON_STOP && di_reader_has_calls(c->reader)) {
         end.reason = DI_REASON_CALLS;
     }
@@ -185,7 +193,7 @@ di_status di_job_feed(di_job *job, di_engine *engine, di_error *error) {
     di_job_unit *unit = &job->units[job->n_fed++];
     di_request request = {.ids = r->prompts[unit->index].data,
                           .n_ids = r->prompts[unit->index].size,
-                          .n_given = 0,
+                          .n_given = r->scores_prompt ? r->prompts[unit->index].size : 0,
                           .max_tokens = r->max_tokens,
                           .sampling = r->sampling,
                           .n_choices = r->n_choices,
@@ -195,6 +203,10 @@ di_status di_job_feed(di_job *job, di_engine *engine, di_error *error) {
                           .on_token = on_token,
                           .on_end = on_end};
     if (job->submitted == 0) job->submitted = di_clock();
+    for (int32_t i = 0; i < r->n_choices; i++) {
+        job->choices[unit->index * r->n_choices + i].fed = true;
+    }
+    *job->n_served += r->n_choices;
     return di_engine_submit(engine, &request, &unit->id, error);
 }
 

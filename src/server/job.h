@@ -67,12 +67,13 @@ typedef struct di_job_choice {
     int64_t n_tokens, n_reasoning;
     bool thinking; /* in the thought */
     bool stopped, one_call_done;
-    di_buffer call;   /* withheld until it is whole: name, NUL, arguments */
-    di_ids ids;       /* of the answer, where there are tools */
-    di_buffer tokens; /* records of those that a stop text may yet cut off */
-    size_t n_given, given_bytes;
-    double first, last; /* when these tokens came; 0: not yet */
-    bool ended;
+    di_buffer call;            /* withheld until it is whole: name, NUL, arguments */
+    di_ids ids;                /* of the answer, where there are tools */
+    di_buffer tokens;          /* records of those that a stop text may yet cut off */
+    size_t n_told, told_bytes; /* records that went out */
+    size_t n_prompt;           /* tokens of the prompt that were reported, not answered */
+    double first, last;        /* when these tokens came; 0: not yet */
+    bool fed, ended;           /* the engine knows it; it is over */
 } di_job_choice;
 
 /* One prompt of it: a request to the engine. */
@@ -87,8 +88,9 @@ struct di_job {
     int32_t eos_token, think_end;
 
     /* The HTTP thread's. */
-    void *owner;    /* the connection; NULL: the client left */
-    double arrived; /* seconds of the monotonic clock */
+    void *owner;     /* the connection; NULL: the client left */
+    uint32_t client; /* who asks, as a hash: clients take turns */
+    double arrived;  /* seconds of the monotonic clock */
 
     /* The engine's thread's, until `done`. */
     di_job *next; /* in its lists */
@@ -97,8 +99,9 @@ struct di_job {
     int32_t n_choices, n_fed, n_open;
     bool failed; /* out of memory */
     bool dirty, cancelling;
-    di_engine_metrics *metrics;             /* the runner's */
-    di_buffer pending;                      /* events of this step */
+    di_engine_metrics *metrics; /* the runner's */
+    int64_t *n_served;          /* answers of its client that the engine has; the runner's */
+    di_buffer pending;          /* events of this step */
     double submitted, started, first, last; /* into the engine; its prompt is being read; first and
                                                  last token; 0: not yet */
 

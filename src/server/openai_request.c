@@ -95,10 +95,17 @@ di_status di_openai_read_stops(di_gen_request *request, const di_json *body, con
     return DI_OK;
 }
 
-/* Of the two names the newer one counts where both are there. */
+/* Of the two names the newer one counts where both are there. A completion that only echoes its prompt
+ * may have no tokens of its own. */
 static di_status read_lengths(di_gen_request *request, const di_json *body, di_error *error) {
-    int64_t n = 1;
-    DI_TRY(di_field_int(body, "max_tokens", 1, MAX_TOKENS, &request->max_tokens, error));
+    int64_t n = 1, least = 1;
+    bool echo = false;
+    if (request->dialect == DI_DIALECT_COMPLETION) {
+        DI_TRY(di_field_bool(body, "echo", &echo, error));
+        least = echo ? 0 : 1;
+    }
+    DI_TRY(di_field_int(body, "max_tokens", least, MAX_TOKENS, &request->max_tokens, error));
+    if (echo && di_field(body, "max_tokens") && request->max_tokens == 0) request->max_tokens = -1;
     DI_TRY(di_field_int(body, "max_completion_tokens", 1, MAX_TOKENS, &request->max_tokens, error));
     DI_TRY(di_field_int(body, "n", 1, MAX_CHOICES, &n, error));
     request->n_choices = (int32_t)n;

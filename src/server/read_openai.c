@@ -23,7 +23,7 @@ di_status read_check(const di_gen_request *r, const di_request_env *env, di_erro
     DI_TRY(in_range("frequency_penalty", (double)s->frequency_penalty, -2, 2, error));
     for (int32_t i = 0; i < r->n_prompts; i++) {
         int64_t needed = (int64_t)r->prompts[i].size + (r->max_tokens > 0 ? r->max_tokens : 1);
-        if (needed <= env->context) continue;
+        if (needed - (r->max_tokens < 0) <= env->context) continue;
         return di_fail(error, DI_ERR_LIMIT, "the context is too short for the request");
     }
     return DI_OK;
@@ -96,10 +96,11 @@ di_status read_completion(di_generation *g, const di_json *body, di_error *error
     if (r->echo && di_field(body, "suffix")) {
         return di_fail(error, DI_ERR_INVALID, "echo: means nothing together with suffix");
     }
-    if (r->echo && r->logprobs) {
+    r->scores_prompt = r->echo && (r->logprobs || r->max_tokens < 0);
+    if (r->scores_prompt && r->n_choices > 1) {
         return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "echo: log-probabilities of prompts are not supported; leave out one of "
-                       "echo and logprobs");
+                       "n: with echo and logprobs, or without tokens of its own, a prompt has one "
+                       "answer");
     }
     return r->echo ? read_echo(r, body, &g->server->env, error) : DI_OK;
 }

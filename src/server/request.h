@@ -36,13 +36,14 @@ typedef struct di_gen_request {
     bool thinking; /* as in di_reader_options */
     di_sampling sampling;
     bool has_seed;
-    int64_t max_tokens; /* 0: until the end or a full context */
+    int64_t max_tokens; /* 0: until the end or a full context; -1: none, with scores_prompt */
     int32_t n_choices, top_logprobs;
     bool logprobs;
     const char **stops;
     int n_stops;
     bool stream;
     bool include_usage;  /* a stream ends with the usage */
+    bool scores_prompt;  /* the prompts' tokens are reported too, with log-probabilities */
     bool echo;           /* a completion begins with its prompt */
     const char **echoes; /* then: n_prompts texts */
     size_t *echo_sizes;  /* and their sizes */

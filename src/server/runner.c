@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 
+enum { N_CLIENTS = 4096 };
+
 typedef struct job_list {
     di_job *first, *last;
 } job_list;
@@ -21,8 +23,9 @@ struct di_runner {
 
     /* The thread's. `jobs` are all that have not ended, in order of arrival, by `next`. */
     job_list jobs;
-    int64_t n_waiting; /* choices that the engine does not know yet */
-    uint64_t n_rows;   /* of all steps so far */
+    int64_t n_waiting;           /* choices that the engine does not know yet */
+    int64_t n_served[N_CLIENTS]; /* those that it has, by client; two may share one by chance */
+    uint64_t n_rows;             /* of all steps so far */
     di_engine_metrics metrics;
     bool failed;
     char message[300];
@@ -87,6 +90,7 @@ static void stop(di_runner *runner, di_job *job, di_finish_reason reason, const 
 static void take_in(di_runner *runner, di_job *job) {
     job->next = NULL;
     job->metrics = &runner->metrics;
+    job->n_served = &runner->n_served[job->client % N_CLIENTS];
     if (runner->jobs.last) {
         runner->jobs.last->next = job;
     } else {
@@ -97,19 +101,29 @@ static void take_in(di_runner *runner, di_job *job) {
     if (runner->failed) end_here(runner, job, DI_REASON_FAILED, runner->message);
 }
 
-/* In order of arrival, and nothing passes what does not fit yet. */
+/* Whose turn it is: of those with something to feed the client with the least in the engine, of several
+ * the one that came first. So who sends much waits for himself. */
+static di_job *next_to_feed(const di_runner *runner) {
+    di_job *best = NULL;
+    for (di_job *job = runner->jobs.first; job; job = job->next) {
+        if (job->n_fed == job->request.n_prompts) continue;
+        if (!best || *job->n_served < *best->n_served) best = job;
+    }
+    return best;
+}
+
+/* Nothing passes what does not fit yet. */
 static void feed(di_runner *runner) {
     di_engine_stats stats = di_engine_get_stats(runner->engine);
     int64_t open = stats.waiting + stats.running;
-    for (di_job *job = runner->jobs.first; job && runner->n_waiting > 0; job = job->next) {
-        while (job->n_fed < job->request.n_prompts) {
-            di_error error;
-            if (open > 0 && open + job->request.n_choices > runner->max_open) return;
-            runner->n_waiting -= job->request.n_choices;
-            open += job->request.n_choices;
-            if (di_job_feed(job, runner->engine, &error) != DI_OK) {
-                stop(runner, job, DI_REASON_FAILED, error.message);
-            }
+    while (runner->n_waiting > 0) {
+        di_job *job = next_to_feed(runner);
+        di_error error;
+        if (open > 0 && open + job->request.n_choices > runner->max_open) return;
+        runner->n_waiting -= job->request.n_choices;
+        open += job->request.n_choices;
+        if (di_job_feed(job, runner->engine, &error) != DI_OK) {
+            stop(runner, job, DI_REASON_FAILED, error.message);
         }
     }
 }

@@ -89,6 +89,8 @@ void conn_fail(di_conn *conn, const di_error *why);
 void conn_begin(di_conn *conn, int status, const char *type);
 void conn_write(di_conn *conn, di_buffer *data);
 void conn_end(di_conn *conn);
+/* Who it is, as a hash: a key, or an address. */
+uint32_t conn_client(const di_conn *conn);
 /* Bytes that wait for the client. */
 size_t conn_unsent(const di_conn *conn);
 

@@ -232,6 +232,24 @@ test('too many are told when to come again', async () => {
     await wellNow();
 });
 
+test('clients take turns', async () => {
+    const ended = [], all = [];
+    const ask = async (who, address) => {
+        const c = raw(server, { localAddress: address });
+        await c.send(request('POST', chatPath, body({ ...forever, max_tokens: 60 })));
+        all.push(c.until('"completion_tokens"', 120).then(() => {
+            ended.push(who);
+            c.socket.destroy();
+        }));
+    };
+    for (let i = 0; i < 36; i++) await ask('many', '127.0.0.1');
+    for (let i = 0; i < 2; i++) await ask('few', '127.0.0.2');
+    await Promise.all(all);
+    assert.equal(ended.length, 38);
+    assert.ok(ended.lastIndexOf('few') < 30, ended.join(' '));
+    await idle();
+});
+
 test('pages of other sites', async () => {
     const r = await post(server, chatPath, story, { Origin: 'http://evil.example' });
     assert.equal(r.status, 403);

@@ -189,6 +189,23 @@ test('completions: text, ids, several prompts, echo, suffix', async () => {
         { prompt: text, temperature: 0, max_tokens: 8, echo: true });
     const joined = events.slice(0, -1).map((e) => e.data.choices[0].text).join('');
     assert.equal(joined, echo.json.choices[0].text);
+    const scored = await say({ prompt: ids.json.tokens, echo: true, logprobs: 1, max_tokens: 3 });
+    const s = scored.json.choices[0].logprobs, n = ids.json.count;
+    assert.equal(s.tokens.length, n + 3);
+    assert.equal(s.token_logprobs[0], null);
+    assert.ok(s.token_logprobs.slice(1).every((x) => Number.isFinite(x) && x <= 0));
+    assert.ok(s.tokens.join('').endsWith(text + scored.json.choices[0].text.slice(
+        echo.json.choices[1].text.length - one.json.choices[0].text.length)));
+    assert.equal(scored.json.usage.prompt_tokens, n);
+    assert.equal(scored.json.usage.completion_tokens, 3);
+    const only = await say({ prompt: [text, ids.json.tokens], echo: true, logprobs: 1, max_tokens: 0 });
+    for (const c of only.json.choices) {
+        assert.deepEqual(c.logprobs.token_logprobs, s.token_logprobs.slice(0, n));
+        assert.equal(c.finish_reason, 'length');
+    }
+    assert.equal(only.json.usage.completion_tokens, 0);
+    assert.equal((await say({ prompt: text, max_tokens: 0 })).status, 400);
+    assert.equal((await say({ prompt: text, echo: true, logprobs: 1, n: 2 })).status, 400);
     const fill = await say({ prompt: 'def f(', suffix: '):' });
     assert.ok(fill.status === 200 || /suffix: this model has no token/.test(fill.text), fill.text);
 });
