@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/settings_file.h"
 #include "cli/terminal.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -62,7 +63,12 @@ static int print_whole(di_buffer *text) {
 static int run_verb(const di_verb *verb, int argc, char **argv) {
     di_error error = {DI_OK, ""};
     di_args args;
-    di_status status = di_args_parse(verb, argc, argv, &args, &error);
+    di_settings settings;
+    memset(&args, 0, sizeof args);
+    di_status status = di_settings_read(verb, argc, argv, &settings, &error);
+    if (status == DI_OK) {
+        status = di_args_parse(verb, settings.argc, settings.argv, &args, &error);
+    }
     if (status == DI_OK) {
         if (args.values[DI_OPT_HELP].flag) {
             di_buffer text = DI_BUFFER_EMPTY;
@@ -73,6 +79,7 @@ static int run_verb(const di_verb *verb, int argc, char **argv) {
         }
     }
     di_args_free(&args);
+    di_settings_free(&settings);
     di_error flush_error = {DI_OK, ""};
     di_status flushed = flush_output(&flush_error);
     if (status == DI_OK && flushed != DI_OK) {

@@ -250,6 +250,11 @@ const di_option di_options[DI_N_OPTIONS] = {
         .verbs = SERVE,
         .help = "What the names under /metrics begin with; with vllm, dashboards made for that "
                 "work."},
+    [DI_OPT_SETTINGS] = {.name = "settings", .type = DI_TYPE_FILE, .group = DI_GROUP_OUTPUT,
+        .value = "FILE", .default_note = "none", .verbs = SERVE,
+        .help = "Options from a file, a JSON object whose members have their names: {\"port\": 8001, "
+                "\"name\": [\"a\", \"b\"], \"quiet\": true}. What is given here counts where both "
+                "say something; lists are joined."},
 
     [DI_OPT_SCENARIO] = {.name = "scenario", .type = DI_TYPE_TEXT, .group = DI_GROUP_PROMPT,
         .value = "LIST", .default_value = "prefill,decode,row,latency,gap", .verbs = BENCH,

@@ -162,6 +162,32 @@ test('the time for answers in progress is limited, and a second signal ends it',
     }
 });
 
+test('a file of settings: every option, the command line over it', async () => {
+    const file = path.join(folder, 'settings.json');
+    fs.writeFileSync(file, JSON.stringify({ name: ['first', 'second'], 'keep-alive': 0.2,
+        quiet: true, 'metrics': 'vllm', context: 256, 'any-name': false, 'max-body': '64K' }));
+    const other = await serve('--settings', file, '--context', '512');
+    const models = await (await fetch(other.base + '/v1/models')).json();
+    assert.deepEqual(models.data.map((m) => [m.id, m.max_model_len]), [['first', 512], ['second', 512]]);
+    assert.match(await (await fetch(other.base + '/metrics')).text(), /^vllm:num_requests_running/m);
+    assert.ok(!other.log.includes('event=request'));
+    assert.equal((await post(other, chatPath, ' '.repeat(70000))).status, 413);
+    await other.stop();
+    for (const [text, why] of [['{"prot": 1}', /'prot' is no option of serve/],
+        ['{"port": [1]}', /port: one value is needed/], ['{"quiet": "yes"}', /quiet: true or false/],
+        ['{"port": "x"}', /--port/], ['{', /line 1/], ['[]', /no JSON object/],
+        ['{"settings": "x"}', /'settings' is no option/], ['{"host": null, "port": true}', /port: a text/]]) {
+        fs.writeFileSync(file, text);
+        try {
+            execFileSync(process.env.PROGRAM, ['serve', model, '--settings', file],
+                { stdio: ['ignore', 'ignore', 'pipe'], timeout: 30000 });
+            assert.fail('it started');
+        } catch (error) {
+            assert.match(String(error.stderr), why);
+        }
+    }
+});
+
 test('what cannot start says why', async () => {
     const run = (...args) => {
         try {
