@@ -277,7 +277,7 @@ static void reset(di_conn *conn) {
     conn->pending_next = false;
     conn->seen = 0;
     conn->n_sent = 0;
-    conn->origin[0] = conn->request_id[0] = '\0';
+    conn->origin[0] = conn->request_id[0] = conn->detail[0] = '\0';
     conn->deadline_ms = after_s(conn, conn->server->options.idle_timeout_s);
 }
 
@@ -320,6 +320,23 @@ static bool same_origin(http_text origin, http_text host) {
     return false;
 }
 
+/* A name that only this machine or its address goes by. Another name may have been made to point here by
+ * the page that asks (DNS rebinding), so that its origin looks like ours. */
+static bool is_local(http_text host) {
+    size_t n = host.size;
+    for (size_t i = 0; i < host.size; i++) {
+        if (host.data[i] == ':' && host.data[0] != '[') {
+            n = i;
+            break;
+        }
+    }
+    if (n == 9 && strncasecmp(host.data, "localhost", 9) == 0) return true;
+    if (n > 0 && host.data[0] == '[') return true;
+    size_t numeric = 0;
+    while (numeric < n && strchr("0123456789.", host.data[numeric])) numeric++;
+    return n > 0 && numeric == n;
+}
+
 static bool listed(const char *list, http_text origin) {
     while (list && *list) {
         size_t n = strcspn(list, ",");
@@ -341,7 +358,8 @@ static bool check_origin(di_conn *conn, const http_head *head) {
                  all ? "*" : origin.data);
         return true;
     }
-    return host.data && same_origin(origin, host);
+    return host.data && same_origin(origin, host) &&
+           (is_local(host) || conn->server->options.key_file);
 }
 
 static bool check_key(di_conn *conn, const http_head *head) {
@@ -406,7 +424,10 @@ static bool check_head(di_conn *conn, const http_head *head) {
         answer_preflight(conn, head);
         return false;
     }
-    conn->route = di_route_find(method, head->path, &status, &allow);
+    http_text detail = {NULL, 0};
+    conn->route = di_route_find(method, head->path, &detail, &status, &allow);
+    snprintf(conn->detail, sizeof conn->detail, "%.*s", (int)detail.size,
+             detail.data ? detail.data : "");
     if (!conn->route && status == 405) {
         di_buffer body = DI_BUFFER_EMPTY;
         char more[64];

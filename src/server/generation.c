@@ -10,9 +10,10 @@
 #include "server/server_internal.h"
 
 enum {
-    HIGH_WATER = 256 << 10, /* bytes that wait for a client before the next are made of events */
-    MAX_BACKLOG = 16 << 20, /* of events for a client that takes nothing */
-    MAX_NODES = 4 << 20     /* of a body's JSON: some 70 bytes each */
+    HIGH_WATER = 256 << 10,  /* bytes that wait for a client before the next are made of events */
+    MAX_PROMPTS = 512 << 20, /* bytes of all prompts that wait or are answered */
+    MAX_BACKLOG = 16 << 20,  /* of events for a client that takes nothing */
+    MAX_NODES = 2 << 20      /* of a body's JSON: some 70 bytes each */
 };
 
 static const char whole_type[] = "application/json";
@@ -198,14 +199,31 @@ static void begin(di_generation *g) {
     if (out.size > 0) conn_write(conn, &out);
 }
 
-static bool has_room(const di_server *server, int64_t n) {
+/* bytes: of prompts, which wait in memory. */
+static bool has_room(const di_server *server, int64_t n, size_t bytes) {
     int64_t most = server->options.max_batch + server->options.max_queue;
-    return server->n_open == 0 || server->n_open + n <= most;
+    return server->n_open == 0 ||
+           (server->n_open + n <= most && server->prompt_bytes + bytes <= MAX_PROMPTS);
+}
+
+static size_t bytes_of(const di_gen_request *r) {
+    size_t n = 0;
+    for (int32_t i = 0; i < r->n_prompts; i++) n += r->prompts[i].size;
+    return n * sizeof(int32_t);
+}
+
+static void take_place(di_generation *g, int64_t n, size_t bytes) {
+    g->n_choices = n;
+    g->prompt_bytes = bytes;
+    g->server->n_open += n;
+    g->server->prompt_bytes += bytes;
 }
 
 static void give_place(di_generation *g) {
     g->server->n_open -= g->n_choices;
+    g->server->prompt_bytes -= g->prompt_bytes;
     g->n_choices = 0;
+    g->prompt_bytes = 0;
 }
 
 static void draw_seed(di_gen_request *r) {
@@ -229,7 +247,7 @@ static void on_worked(uv_work_t *work, int status) {
         answer_reply(g);
     } else if (!knows_model(g)) {
         refuse_model(g);
-    } else if (!has_room(server, g->work_job->n_choices)) {
+    } else if (!has_room(server, g->work_job->n_choices, bytes_of(&g->work_job->request))) {
         refuse(g, 429, "overloaded", 1, "too many requests are waiting; try again later");
     } else {
         di_error error;
@@ -242,8 +260,7 @@ static void on_worked(uv_work_t *work, int status) {
         }
         g->job = g->work_job;
         g->work_job = NULL;
-        g->n_choices = g->job->n_choices;
-        server->n_open += g->n_choices;
+        take_place(g, g->job->n_choices, bytes_of(&g->job->request));
         begin(g);
     }
     server_check_end(server);
@@ -255,7 +272,7 @@ void generation_start(di_conn *conn, di_read_fn read) {
         conn_error(conn, 503, NULL, 0, "the engine has failed");
         return;
     }
-    if (!has_room(server, 1)) {
+    if (!has_room(server, 1, 0)) {
         conn_error(conn, 429, "overloaded", 1, "too many requests are waiting; try again later");
         return;
     }
@@ -267,8 +284,7 @@ void generation_start(di_conn *conn, di_read_fn read) {
     g->work_read = read;
     g->work_body = conn->body;
     conn->body = (di_buffer)DI_BUFFER_EMPTY;
-    g->n_choices = 1;
-    server->n_open++;
+    take_place(g, 1, 0);
     if (uv_queue_work(&server->loop, &g->work, on_work, on_worked) != 0) {
         server->body_bytes -= g->work_body.size;
         give_place(g);

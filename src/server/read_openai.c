@@ -17,7 +17,12 @@ static di_status in_range(const char *name, double value, double min, double max
 }
 
 di_status read_check(const di_gen_request *r, const di_request_env *env, di_error *error) {
+    enum { MAX_ANSWERS = 1024 };
     const di_sampling *s = &r->sampling;
+    if ((int64_t)r->n_prompts * r->n_choices > MAX_ANSWERS) {
+        return di_fail(error, DI_ERR_INVALID, "n: a request has at most %d answers in all",
+                       MAX_ANSWERS);
+    }
     DI_TRY(in_range("temperature", (double)s->temperature, 0, 2, error));
     DI_TRY(in_range("presence_penalty", (double)s->presence_penalty, -2, 2, error));
     DI_TRY(in_range("frequency_penalty", (double)s->frequency_penalty, -2, 2, error));

@@ -1,6 +1,8 @@
 /* What stands under which path, and the endpoints that need no body. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/json.h"
 #include "base/lossy.h"
@@ -42,20 +44,58 @@ static void handle_version(di_conn *conn) {
     conn_respond(conn, 200, NULL, &body);
 }
 
-static void handle_models(di_conn *conn) {
+static void write_model(const di_conn *conn, const char *name, di_buffer *out) {
     const di_server *server = conn->server;
-    di_buffer body = DI_BUFFER_EMPTY;
-    di_buffer_puts(&body, "{\"object\":\"list\",\"data\":[");
-    for (int i = 0; i < server->options.n_models; i++) {
-        const char *name = server->options.models[i];
-        di_buffer_puts(&body, i ? ",{\"id\":" : "{\"id\":");
-        di_lossy_write(&body, name, strlen(name));
-        di_buffer_printf(&body,
-                         ",\"object\":\"model\",\"created\":%" PRId64
-                         ",\"owned_by\":\"deepinfer\",\"max_model_len\":%" PRId64 "}",
-                         server->started, server->env.context);
+    di_buffer_puts(out, "{\"id\":");
+    di_lossy_write(out, name, strlen(name));
+    if (conn->anthropic) {
+        time_t started = (time_t)server->started;
+        struct tm tm;
+        char text[40];
+        gmtime_r(&started, &tm);
+        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
+        di_buffer_puts(out, ",\"type\":\"model\",\"display_name\":");
+        di_lossy_write(out, name, strlen(name));
+        di_buffer_printf(out, ",\"created_at\":\"%s\"}", text);
+        return;
     }
-    di_buffer_puts(&body, "]}");
+    di_buffer_printf(out,
+                     ",\"object\":\"model\",\"created\":%" PRId64
+                     ",\"owned_by\":\"deepinfer\",\"max_model_len\":%" PRId64 "}",
+                     server->started, server->env.context);
+}
+
+static void handle_models(di_conn *conn) {
+    const di_server_options *o = &conn->server->options;
+    di_buffer body = DI_BUFFER_EMPTY;
+    di_buffer_puts(&body, conn->anthropic ? "{\"data\":[" : "{\"object\":\"list\",\"data\":[");
+    for (int i = 0; i < o->n_models; i++) {
+        if (i > 0) di_buffer_putc(&body, ',');
+        write_model(conn, o->models[i], &body);
+    }
+    di_buffer_putc(&body, ']');
+    if (conn->anthropic) {
+        di_buffer_puts(&body, ",\"has_more\":false,\"first_id\":");
+        di_lossy_write(&body, o->models[0], strlen(o->models[0]));
+        di_buffer_puts(&body, ",\"last_id\":");
+        di_lossy_write(&body, o->models[o->n_models - 1], strlen(o->models[o->n_models - 1]));
+    }
+    di_buffer_putc(&body, '}');
+    conn_respond(conn, 200, NULL, &body);
+}
+
+static void handle_model(di_conn *conn) {
+    const di_server_options *o = &conn->server->options;
+    di_buffer body = DI_BUFFER_EMPTY;
+    int i = 0;
+    while (i < o->n_models && strcmp(o->models[i], conn->detail) != 0) i++;
+    if (i == o->n_models) {
+        char message[320];
+        snprintf(message, sizeof message, "The model `%s` does not exist.", conn->detail);
+        conn_error(conn, 404, "model_not_found", 0, message);
+        return;
+    }
+    write_model(conn, o->models[i], &body);
     conn_respond(conn, 200, NULL, &body);
 }
 
@@ -86,6 +126,7 @@ static const di_route routes[] = {
     {"GET", "/metrics", handle_metrics, true, DI_DIALECT_CHAT},
     {"GET", "/v1/models", handle_models, false, DI_DIALECT_CHAT},
     {"GET", "/models", handle_models, false, DI_DIALECT_CHAT},
+    {"GET", "/v1/models/", handle_model, false, DI_DIALECT_CHAT},
     {"POST", "/v1/chat/completions", handle_chat, false, DI_DIALECT_CHAT},
     {"POST", "/chat/completions", handle_chat, false, DI_DIALECT_CHAT},
     {"POST", "/beta/chat/completions", handle_chat, false, DI_DIALECT_CHAT},
@@ -103,10 +144,19 @@ static const di_route routes[] = {
     {"POST", "/detokenize", handle_detokenize, false, DI_DIALECT_CHAT},
 };
 
-const di_route *di_route_find(http_text method, http_text path, int *status, const char **allow) {
+static bool matches(http_text path, const char *route, http_text *detail) {
+    size_t n = strlen(route);
+    if (http_text_is(path, route)) return true;
+    if (route[n - 1] != '/' || path.size <= n || memcmp(path.data, route, n) != 0) return false;
+    *detail = (http_text){path.data + n, path.size - n};
+    return true;
+}
+
+const di_route *di_route_find(http_text method, http_text path, http_text *detail, int *status,
+                              const char **allow) {
     *status = 404;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        if (!http_text_is(path, routes[i].path)) continue;
+        if (!matches(path, routes[i].path, detail)) continue;
         if (http_text_is(method, routes[i].method)) return &routes[i];
         *status = 405;
         *allow = strcmp(routes[i].method, "GET") == 0 ? "GET, HEAD" : routes[i].method;

@@ -27,8 +27,10 @@ typedef struct di_route {
     di_dialect dialect; /* of generations and of errors */
 } di_route;
 
-/* By method and path. NULL: *status is 404 or 405, and then *allow the methods that there are. */
-const di_route *di_route_find(http_text method, http_text path, int *status, const char **allow);
+/* By method and path, of which a route that ends in '/' takes a part: *detail. NULL: *status is 404 or
+ * 405, and then *allow the methods that there are. */
+const di_route *di_route_find(http_text method, http_text path, http_text *detail, int *status,
+                              const char **allow);
 /* Messages and its relatives have errors of their own form. */
 bool di_path_is_anthropic(http_text path);
 
@@ -57,6 +59,7 @@ struct di_conn {
     bool anthropic; /* the form of errors */
     bool head_only, minor, keep_alive;
     bool reading_paused;
+    char detail[256]; /* of the path, behind the route's; "" otherwise */
     char origin[256]; /* that may read the answer; "": none to be named */
     di_key *key;
     http_body body_reader;
@@ -115,8 +118,9 @@ struct di_generation {
     di_writer writer;
     bool has_writer, ended, dead;
     int64_t n_choices; /* that count in server->n_open */
-    di_buffer events;  /* that came and are not written yet */
-    bool done;         /* they are the last */
+    size_t prompt_bytes;
+    di_buffer events; /* that came and are not written yet */
+    bool done;        /* they are the last */
 
     /* For the log, once the job is gone. */
     char request_id[40], route[40];
@@ -155,9 +159,10 @@ struct di_server {
     di_conn *conns;
     int64_t n_conns;
     di_generation *generations;
-    int64_t n_open;    /* answers that wait or are computed */
-    size_t body_bytes; /* of bodies that are held */
-    int64_t started;   /* Unix time */
+    int64_t n_open;      /* answers that wait or are computed */
+    size_t body_bytes;   /* of bodies that are held */
+    size_t prompt_bytes; /* of prompts that wait or are answered */
+    int64_t started;     /* Unix time */
     bool draining, ending, failed;
     double drain_until;
     di_buffer scratch;

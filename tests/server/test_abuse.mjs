@@ -257,6 +257,11 @@ test('pages of other sites', async () => {
         { Origin: `http://127.0.0.1:${server.port}` });
     assert.equal(own.status, 200);
     assert.equal(own.headers.get('access-control-allow-origin'), null);
+    // A name that was made to point here: its page's origin looks like ours.
+    const rebound = raw(server);
+    await rebound.send(request('POST', chatPath, body(story), 'Origin: http://evil.example\r\n')
+        .replace('Host: localhost', 'Host: evil.example'));
+    await rebound.until('HTTP/1.1 403');
 });
 
 test('all of it in the end', () => server.stop());

@@ -279,6 +279,12 @@ test('null stands for a field that is not there, unknown fields are let be', asy
     assert.equal(json.choices[0].message.content, '12 + 13 = 25');
 });
 
+test('more answers than a request may have', async () => {
+    const r = await post(server, '/v1/completions', { prompt: Array(100).fill('x'), n: 20 });
+    assert.equal(r.status, 400);
+    assert.equal(r.json.error.param, 'n');
+});
+
 test('too long is told with both numbers', async () => {
     const long = await chat({ messages: [{ role: 'user', content: 'fox '.repeat(5000) }] });
     assert.equal(long.status, 400);

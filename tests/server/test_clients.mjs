@@ -48,6 +48,8 @@ test('openai: chat, whole and streamed', async () => {
         prompt_cache_miss_tokens: usage.prompt_cache_miss_tokens });
     const models = await openai.models.list();
     assert.equal(models.data[0].id, model);
+    assert.equal((await openai.models.retrieve(model)).id, model);
+    await assert.rejects(openai.models.retrieve('other'), OpenAI.NotFoundError);
 });
 
 test('openai: the helper that gathers a stream, with tools and back', async () => {
@@ -171,6 +173,9 @@ test('anthropic: messages, whole and streamed', async () => {
     const begun = await anthropic.messages.create({ ...ask, thinking: { type: 'disabled' },
         messages: [...sum, { role: 'assistant', content: '12 + 13' }] });
     assert.equal(begun.content[0].text, ' = 25');
+    const models = await anthropic.models.list();
+    assert.equal(models.data[0].id, model);
+    assert.equal((await anthropic.models.retrieve(model)).display_name, model);
     const count = await anthropic.messages.countTokens({ model: 'x', messages: sum });
     assert.equal(count.input_tokens,
         one.usage.input_tokens + one.usage.cache_read_input_tokens);
