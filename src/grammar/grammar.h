@@ -104,8 +104,9 @@ size_t di_grammar_memory(di_grammar *grammar);
 
 /* ---- Following an answer ---- */
 
-/* Holds the grammar. after_id: the grammar begins behind the first token with this id (</think>), and
- * before it everything but an end is allowed; -1: it begins at once. NULL when out of memory. */
+/* Holds the grammar. after_id: the grammar begins behind the first token with this id (</think>); before
+ * it any ordinary token may come, but no end and no other marker: a call must not begin in a thought
+ * that then cannot end. -1: it begins at once. NULL when out of memory. */
 di_grammar_matcher *di_grammar_matcher_create(di_grammar *grammar, int32_t after_id);
 /* An independent copy at the same place, without the history that rollback needs. NULL: no memory. */
 di_grammar_matcher *di_grammar_matcher_fork(const di_grammar_matcher *matcher);

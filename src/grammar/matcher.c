@@ -245,8 +245,9 @@ static bool take_token(di_grammar_matcher *m, int32_t id) {
     const di_vocabulary *v = m->g->vocabulary;
     if (id < 0 || id >= v->n_ids || m->ended) return false;
     if (m->waiting) {
+        size_t size;
         m->waiting = id != m->after_id;
-        return !vocabulary__is_end(v, id);
+        return !m->waiting || vocabulary__bytes(v, id, &size) != NULL;
     }
     if (vocabulary__is_end(v, id)) return m->ended = may_end(m);
     return take_ordinary(m, id);
@@ -341,7 +342,8 @@ di_status di_grammar_matcher_mask(di_grammar_matcher *m, uint32_t *words, di_err
     if (!v) return di_fail(error, DI_ERR_USAGE, "the grammar was compiled without a vocabulary");
     if (m->ended) return di_fail(error, DI_ERR_USAGE, "nothing comes after an end token");
     if (m->waiting) {
-        memcpy(words, v->any, v->n_words * sizeof *words);
+        memcpy(words, v->ordinary, v->n_words * sizeof *words);
+        if (m->after_id < v->n_ids) allow(words, m->after_id);
         return DI_OK;
     }
     memset(words, 0, v->n_words * sizeof *words);

@@ -160,6 +160,7 @@ static array_alt *and_arrays(schema *s, const array_alt *a, const array_alt *b) 
     }
     both->rest = schema__both(s, a->rest, b->rest);
     both->rest_implicit = a->rest_implicit && b->rest_implicit;
+    both->unique = a->unique || b->unique;
     both->min = a->min > b->min ? a->min : b->min;
     both->max = a->max < 0 || (b->max >= 0 && b->max < a->max) ? b->max : a->max;
     return both->max >= 0 && both->min > both->max ? NULL : both;

@@ -115,6 +115,12 @@ static int32_t emit_array(schema *s, const array_alt *a, int32_t next) {
     int32_t rest = s->closed && a->rest_implicit && a->n_prefix > 0 ? NONE : a->rest;
     int32_t n = a->n_prefix;
     if (a->max >= 0 && a->max < n) n = (int32_t)a->max;
+    bool one = (a->max >= 0 && a->max <= 1) || (rest == NONE && n <= 1);
+    if (a->unique && !one) {
+        int32_t inside = schema__emit_unique(s, a, close);
+        if (a->min == 0) inside = program__split(p, inside, program__bytes(p, ']', ']', next));
+        return inside == PROGRAM_FAIL ? inside : json__open(&s->rules, '[', inside);
+    }
     int32_t item = emit_rest(s, a, rest, n, close);
     for (int32_t i = n; i-- > 0;) {
         int32_t end = i + 1 >= a->min ? close : PROGRAM_FAIL;

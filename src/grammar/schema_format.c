@@ -1,7 +1,7 @@
 /* Formats as expressions, and patterns by their text.
  *
- * An expression may allow less than its RFC (no leap seconds, no comments in addresses), never more: an
- * answer that says it is a date is one.
+ * An expression may allow less than its RFC (no leap seconds, no comments in addresses, ASCII where other
+ * scripts are possible), never more: an answer that says it is a date is one.
  */
 #include <string.h>
 
@@ -23,8 +23,17 @@
     "){1,6}|:((:" H "){1,7}|:))"
 #define LABEL "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
 #define ATEXT "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
+#define EMAIL ATEXT "(\\." ATEXT ")*@(" LABEL "\\.)+" LABEL
+#define HOSTNAME LABEL "(\\." LABEL "){0,2}"
 #define HEX2 "%[0-9a-fA-F]{2}"
 #define PCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@-]|" HEX2 ")"
+#define QUERY "(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?"
+#define AUTHORITY "//((" LABEL "\\.)*" LABEL "|" IPV4 ")(:[0-9]{1,5})?"
+#define URI "[a-zA-Z][a-zA-Z0-9+.-]*:(" AUTHORITY "(/" PCHAR "*)*|/?" PCHAR "+(/" PCHAR "*)*)" QUERY
+/* A relative reference's first segment has no colon. */
+#define RELATIVE                                                                                   \
+    "((" AUTHORITY ")?(/" PCHAR "+)*/?|([a-zA-Z0-9._~!$&'()*+,;=@-]|" HEX2 ")+(/" PCHAR "*)*)" QUERY
+#define BASE64 "([a-zA-Z0-9+/]{4})*([a-zA-Z0-9+/]{2}==|[a-zA-Z0-9+/]{3}=)?"
 #define DURATION_TIME "T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)"
 #define DURATION_DATE "([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)"
 
@@ -35,12 +44,17 @@ static const struct {
     {"time", CLOCK ZONE},
     {"date-time", DATE "[Tt]" CLOCK ZONE},
     {"duration", "P(" DURATION_DATE "(" DURATION_TIME ")?|" DURATION_TIME "|[0-9]+W)"},
-    {"email", ATEXT "(\\." ATEXT ")*@(" LABEL "\\.)+" LABEL},
-    {"hostname", LABEL "(\\." LABEL "){0,2}"},
+    {"email", EMAIL},
+    {"hostname", HOSTNAME},
     {"ipv4", IPV4},
     {"ipv6", IPV6},
-    {"uri", "[a-zA-Z][a-zA-Z0-9+.-]*:(//((" LABEL "\\.)*" LABEL "|" IPV4 ")(:[0-9]{1,5})?(/" PCHAR
-            "*)*|/?" PCHAR "+(/" PCHAR "*)*)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?"},
+    {"uri", URI},
+    {"uri-reference", URI "|" RELATIVE},
+    {"iri", URI},
+    {"iri-reference", URI "|" RELATIVE},
+    {"idn-email", EMAIL},
+    {"idn-hostname", HOSTNAME},
+    {"byte", BASE64}, /* OpenAPI's, as are those of numbers */
     {"uuid", "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"},
     {"json-pointer", "(/([^/~]|~[01])*)*"},
 };
@@ -54,7 +68,30 @@ pattern *schema__pattern(schema *s, const char *text, size_t size, bool search, 
     return p->regex ? p : NULL;
 }
 
+bool schema__number_format(schema *s, const di_json *name, number_alt *a) {
+    static const struct {
+        const char *name, *lo, *hi;
+    } numbers[] = {{"int32", "-2147483648", "2147483647"},
+                   {"int64", "-9223372036854775808", "9223372036854775807"},
+                   {"double", NULL, NULL}}; /* every number that is written is one */
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (!di_json_is_string(name, numbers[i].name)) continue;
+        if (!a || !numbers[i].lo) return true;
+        di_json bound = {.type = DI_JSON_NUMBER, .text = numbers[i].lo};
+        const decimal *lo = schema__decimal(s, &bound, "format");
+        bound.text = numbers[i].hi;
+        const decimal *hi = schema__decimal(s, &bound, "format");
+        if (!lo || !hi) return true;
+        if (!a->lo || schema__compare(a->lo, lo) < 0) a->lo = lo, a->lo_open = false;
+        if (!a->hi || schema__compare(a->hi, hi) > 0) a->hi = hi, a->hi_open = false;
+        return true;
+    }
+    return false;
+}
+
+/* NULL without a failure: the format says nothing about strings. */
 pattern *schema__format(schema *s, const di_json *at, const di_json *name) {
+    if (schema__number_format(s, name, NULL) || di_json_is_string(name, "password")) return NULL;
     if (!s->formats) s->formats = compiler__alloc(s->c, N_FORMATS, sizeof *s->formats);
     for (size_t i = 0; i < N_FORMATS && s->formats; i++) {
         if (!di_json_is_string(name, formats[i].name)) continue;
@@ -65,7 +102,8 @@ pattern *schema__format(schema *s, const di_json *at, const di_json *name) {
         return s->formats[i];
     }
     schema__fail(s, DI_ERR_UNSUPPORTED, at, "format",
-                 "of the formats date, time, date-time, duration, email, hostname, ipv4, ipv6, "
-                 "uri, uuid and json-pointer are supported");
+                 "this format is not supported; those that are: date, time, date-time, duration, "
+                 "email, hostname, ipv4, ipv6, uri, uri-reference, uuid, json-pointer, byte, "
+                 "int32, int64, double");
     return NULL;
 }

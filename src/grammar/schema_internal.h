@@ -84,6 +84,7 @@ typedef struct array_alt {
     int32_t n_prefix;
     int32_t rest;
     bool rest_implicit; /* nobody said so */
+    bool unique;        /* no two items are equal */
     int64_t min, max;
     struct array_alt *next;
 } array_alt;
@@ -162,8 +163,10 @@ const shape *schema__read(schema *s, const part *p);
 object_alt *schema__read_object(schema *s, const di_json *json);
 /* schema_ref.c: the schema that a $ref names, or NULL: failed. */
 const di_json *schema__resolve(schema *s, const di_json *at, const di_json *ref);
-/* schema_format.c: NULL: failed. */
+/* schema_format.c. NULL: failed, or the format says nothing about strings. */
 pattern *schema__format(schema *s, const di_json *at, const di_json *name);
+/* A format of numbers: narrows `a`, which may be NULL; false when it is none. */
+bool schema__number_format(schema *s, const di_json *name, number_alt *a);
 pattern *schema__pattern(schema *s, const char *text, size_t size, bool search, const char *what);
 
 /* schema_combine.c */
@@ -192,6 +195,8 @@ int32_t schema__emit(schema *s, int32_t conjunction, int32_t next);
 /* Gives every rule that was asked for its body. */
 void schema__emit_pending(schema *s);
 int32_t schema__emit_string(schema *s, const string_alt *a, char_form form, int32_t next);
+/* schema_unique.c: an array whose items all differ, behind its bracket; then `close`. */
+int32_t schema__emit_unique(schema *s, const array_alt *a, int32_t close);
 /* All alternatives but strings. */
 int32_t schema__emit_others(schema *s, const shape *a, int32_t next);
 

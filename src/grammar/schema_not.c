@@ -92,6 +92,7 @@ static array_alt *not_array(schema *s, const array_alt *a) {
     array_alt *list = NULL;
     if (a->min > 0) add_array(s, &list, 0, a->min - 1);
     if (a->max >= 0) add_array(s, &list, a->max + 1, -1);
+    if (a->unique) refuse(s, "uniqueItems");
     for (int32_t i = 0; i < a->n_prefix; i++) {
         if (a->prefix[i] == NONE) {
             add_array(s, &list, i + 1, -1);

@@ -131,6 +131,8 @@ static number_alt *read_number(schema *s, const di_json *json) {
     if (open && (!a->lo || schema__compare(open, a->lo) >= 0)) a->lo = open, a->lo_open = true;
     open = below ? schema__decimal(s, below, "exclusiveMaximum") : NULL;
     if (open && (!a->hi || schema__compare(open, a->hi) <= 0)) a->hi = open, a->hi_open = true;
+    const di_json *format = di_json_get(json, "format");
+    if (format) schema__number_format(s, format, a);
     if (multiple) {
         a->multiples = compiler__alloc(s->c, 1, sizeof *a->multiples);
         if (!a->multiples) return NULL;
@@ -188,7 +190,6 @@ static array_alt *read_array(schema *s, const di_json *json) {
     if (!a) return NULL;
     const di_json *prefix = di_json_get(json, "prefixItems"), *items = di_json_get(json, "items");
     const di_json *more = di_json_get(json, "unevaluatedItems");
-    bool unique = false;
     if (prefix) read_prefix(s, prefix, "prefixItems", a);
     if (items && items->type == DI_JSON_ARRAY) { /* before 2020-12 */
         read_prefix(s, items, "items", a);
@@ -204,11 +205,9 @@ static array_alt *read_array(schema *s, const di_json *json) {
         schema__fail(s, DI_ERR_UNSUPPORTED, json, "unevaluatedItems",
                      "is not supported beside $ref, allOf, anyOf, oneOf, not, if or dependent...");
     }
-    bool one = (a->max >= 0 && a->max <= 1) || (a->rest == NONE && a->n_prefix <= 1);
-    if (di_json_get(json, "uniqueItems") &&
-        (!di_json_bool(di_json_get(json, "uniqueItems"), &unique) || (unique && !one))) {
-        schema__fail(s, DI_ERR_UNSUPPORTED, json, "uniqueItems",
-                     "is not supported for arrays of more than one item");
+    const di_json *unique = di_json_get(json, "uniqueItems");
+    if (unique && !di_json_bool(unique, &a->unique)) {
+        schema__fail(s, DI_ERR_INVALID, json, "uniqueItems", "must be true or false");
     }
     return a->max >= 0 && a->min > a->max ? NULL : a;
 }

@@ -205,17 +205,15 @@ static di_status no_memory(di_error *error) {
 static di_status build(di_vocabulary *v, di_error *error) {
     entry *entries = malloc(((size_t)v->n_ids + 1) * sizeof *entries);
     v->twin = malloc(((size_t)v->n_ids + 1) * sizeof *v->twin);
-    v->any = calloc(v->n_words + 1, sizeof *v->any);
-    bool ok = entries && v->twin && v->any;
+    v->ordinary = calloc(v->n_words + 1, sizeof *v->ordinary);
+    bool ok = entries && v->twin && v->ordinary;
     size_t n = 0;
     for (int32_t id = 0; id < v->n_ids && ok; id++) {
-        size_t size = 0;
-        bool exists = id < di_tokenizer_size(v->tokenizer) &&
-                      di_tokenizer_bytes(v->tokenizer, id, &size) && !vocabulary__is_end(v, id);
-        if (exists) set_bit(v->any, id);
+        size_t size;
         const char *bytes = vocabulary__bytes(v, id, &size);
         v->twin[id] = -1;
         if (!bytes) continue;
+        set_bit(v->ordinary, id);
         entries[n++] = (entry){bytes, (uint32_t)size, id};
         if ((int32_t)size > v->longest) v->longest = (int32_t)size;
     }
@@ -275,7 +273,7 @@ void di_vocabulary_destroy(di_vocabulary *v) {
     }
     free(v->all.nodes);
     free(v->twin);
-    free(v->any);
+    free(v->ordinary);
     free(v->end_ids);
     free(v);
 }

@@ -49,9 +49,9 @@ struct di_vocabulary {
     size_t n_words;
     int32_t *end_ids;
     size_t n_end;
-    uint32_t *any;   /* mask of the ids that have a token and are no end */
-    int32_t longest; /* bytes of the longest token in the trie */
-    int32_t *twin;   /* [n_ids]: the next token with the same bytes, or -1 */
+    uint32_t *ordinary; /* mask of the tokens in the trie */
+    int32_t longest;    /* bytes of the longest token in the trie */
+    int32_t *twin;      /* [n_ids]: the next token with the same bytes, or -1 */
     trie all;
     slice slices[VOCABULARY_SLICES];
 };

@@ -265,6 +265,8 @@ static void test_a_thought_comes_first(void **state) {
     assert_true(allows(m, letter));
     assert_true(allows(m, THINK_CLOSE));
     assert_false(allows(m, END));
+    assert_false(allows(m, THINK_CLOSE + 1)); /* the DSML marker: a call in a thought */
+    grammar_check_mask(m);
     assert_false(di_grammar_matcher_accepting(m));
     for (int i = 0; i < 5; i++) {
         assert_int_equal(di_grammar_matcher_advance(m, letter + i, &error), DI_OK);

@@ -20,8 +20,10 @@ static const char *const patterns[] =
     {"^[a-z]{2,5}$",      "[0-9]+", "^(foo|bar)-[0-9]{1,3}$",           "a.c",
      "^\\\\S+$",          "[^ -~]", "^[A-Z][a-z]*( [A-Z][a-z]*){0,2}$", "^$|^x",
      "^[^\\\"\\\\\\\\]*$"};
-static const char *const formats[] = {"date",     "time", "date-time", "uuid",    "email",
-                                      "hostname", "ipv4", "ipv6",      "duration"};
+static const char *const formats[] = {"date",     "time",     "date-time",     "uuid",
+                                      "email",    "hostname", "ipv4",          "ipv6",
+                                      "duration", "uri",      "uri-reference", "json-pointer",
+                                      "byte"};
 
 static void value(maker *m, int depth);
 
@@ -30,7 +32,7 @@ static void a_string(maker *m) {
     if (maybe(m, 25)) {
         di_buffer_printf(m->out, ", \"pattern\": \"%s\"", patterns[pick(m, 9)]);
     } else if (maybe(m, 20)) {
-        di_buffer_printf(m->out, ", \"format\": \"%s\"", formats[pick(m, 9)]);
+        di_buffer_printf(m->out, ", \"format\": \"%s\"", formats[pick(m, 13)]);
     }
     uint32_t min = pick(m, 6);
     if (maybe(m, 25)) di_buffer_printf(m->out, ", \"minLength\": %u", min);
@@ -163,7 +165,13 @@ static void tagged(maker *m, int depth) {
 }
 
 static void narrowed(maker *m) {
-    switch (pick(m, 4)) {
+    switch (pick(m, 5)) {
+    case 4:
+        di_buffer_printf(m->out,
+                         "{\"type\": \"array\", \"items\": {\"enum\": [%s, 1, null]}, "
+                         "\"uniqueItems\": true, \"minItems\": %u}",
+                         words[pick(m, 8)], pick(m, 3));
+        break;
     case 0:
         di_buffer_puts(m->out, "{\"type\": \"string\", \"not\": {\"enum\": [\"red\", \"\"]}}");
         break;
