@@ -17,7 +17,11 @@ typedef struct mma_tile {
     int32_t row, end;        /* the tile's first row; behind the matrix's (or group's) last */
     int32_t column, columns; /* first; how many there are */
     int32_t which;           /* group or expert */
-    int32_t matrix;          /* of several that read the same columns */
+    /* Of a stored matrix's products: where they go, what the tile's first row is there. */
+    void *out;
+    int64_t out_stride;
+    int32_t out_row;
+    bool to_f;
 } mma_tile;
 
 /* Everything about stored rows that is one for a whole job. */
@@ -85,7 +89,10 @@ template <di_dtype W> struct mma_linear {
                         column,
                         n_rows - column < width ? n_rows - column : width,
                         group,
-                        matrix};
+                        m.out,
+                        m.out_stride,
+                        group * n + at / in_band * height,
+                        m.to_f};
     }
     __device__ int64_t x_row(const mma_tile &t, int32_t column) const {
         return t.which * mma_rows8(n_rows) + t.column + column;
@@ -93,21 +100,19 @@ template <di_dtype W> struct mma_linear {
     /* One sum. */
     __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
         if (t.row + row >= t.end || column >= t.columns) return;
-        const mma_matrix &m = of[t.matrix];
-        int64_t at = (t.column + column) * m.out_stride + t.row - m.first + row;
-        if (m.to_f)
-            static_cast<float *>(m.out)[at] = y;
+        int64_t at = (t.column + column) * t.out_stride + t.out_row + row;
+        if (t.to_f)
+            static_cast<float *>(t.out)[at] = y;
         else
-            static_cast<__nv_bfloat16 *>(m.out)[at] = __float2bfloat16_rn(y);
+            static_cast<__nv_bfloat16 *>(t.out)[at] = __float2bfloat16_rn(y);
     }
     /* Two neighbours, row even. */
     __device__ void store2(const mma_tile &t, int32_t row, int32_t column, float y0,
                            float y1) const {
-        const mma_matrix &m = of[t.matrix];
-        int64_t at = (t.column + column) * m.out_stride + t.row - m.first + row;
+        int64_t at = (t.column + column) * t.out_stride + t.out_row + row;
         bool whole = t.row + row + 1 < t.end && column < t.columns;
-        if (!m.to_f && whole && (reinterpret_cast<uintptr_t>(m.out) / 2 + at) % 2 == 0) {
-            *reinterpret_cast<uint32_t *>(static_cast<__nv_bfloat16 *>(m.out) + at) =
+        if (!t.to_f && whole && (reinterpret_cast<uintptr_t>(t.out) / 2 + at) % 2 == 0) {
+            *reinterpret_cast<uint32_t *>(static_cast<__nv_bfloat16 *>(t.out) + at) =
                 pack_bf16(y0, y1);
             return;
         }

@@ -72,9 +72,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     static constexpr int STEPS = GROUPS == 1 ? 8 : 6, AHEAD = STEPS - 1;
     static constexpr uint32_t ROW = WARP * 16, STEP = 2 * GROUPS * ROW, RING = STEPS * STEP;
     static constexpr uint32_t WORDS = 2 * WARP * 4; /* bytes of a step's */
-    static __device__ __forceinline__ uint32_t wrapped(uint32_t at) {
-        return at < RING ? at : at - RING;
-    }
+    static_assert(STEPS % TILES == 0, "the ring ends with a span");
 
     /* Shared memory: what is known, a line that is never read, the rings of the warps, the sums of
      * all. */
@@ -202,7 +200,8 @@ template <typename Job, int MT, int NT> struct mma_narrow {
                begin / 32 * 512;
     }
     static __device__ __forceinline__ uint4 load_unit(const uint8_t *x, int u) {
-        return __ldg(reinterpret_cast<const uint4 *>(x + u * 512));
+        /* Not __ldg: it was written while this kernel waited. */
+        return *reinterpret_cast<const uint4 *>(x + u * 512);
     }
 
     /* sums += the 16 rows in a step of the ring times the columns' span at x; b has it where there is
@@ -310,17 +309,17 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         uint4 b[UNITS];
 #pragma unroll
         for (int u = 0; u < UNITS; u++) b[u] = s.b[u];
-        uint32_t read_last = (s.step == 0 ? RING : s.step) - STEP, step = s.step;
 #pragma unroll
         for (int m = 0; m < TILES; m++) {
+            uint32_t read_last =
+                m > 0 ? s.step + (m - 1) * STEP : (s.step > 0 ? s.step : RING) - STEP;
             if ((m + AHEAD) % TILES == 0) advance(s.next);
             copies_wait<AHEAD - 1>();
             copy_rows(s.next, (m + AHEAD) % TILES, read_last);
-            consume(same, step, x, b, octets, sums[m]);
+            consume(same, s.step + m * STEP, x, b, octets, sums[m]);
             if (NT == 1 && m == 0) load_ahead(s, number, span, x[0]);
-            read_last = step, step = wrapped(step + STEP);
         }
-        s.step = step;
+        s.step = s.step + TILES * STEP < RING ? s.step + TILES * STEP : 0;
     }
 
     /* All of tile `number`. */
