@@ -137,6 +137,12 @@ bool di_grammar_matcher_ended(const di_grammar_matcher *matcher);
  * written. DI_ERR_USAGE after an end or without a vocabulary; DI_ERR_MEMORY; DI_ERR_LIMIT when the
  * grammar allows more readings of the text, or has more states, than the bounds let it follow. */
 di_status di_grammar_matcher_mask(di_grammar_matcher *matcher, uint32_t *words, di_error *error);
+/* The masks of a block of drafts: words[k * stride ..] is the mask behind ids[0..k), for k = 0 to *n_rows - 1,
+ * where *n_rows is n + 1, or less: a draft that the mask before it does not allow ends the block, and so
+ * does an end token. n at most DI_GRAMMAR_ROLLBACK; stride at least the words of a mask. The matcher
+ * stays where it is; take the accepted ones by di_grammar_matcher_advance. */
+di_status di_grammar_matcher_masks(di_grammar_matcher *matcher, const int32_t *ids, size_t n,
+                                   uint32_t *words, size_t stride, size_t *n_rows, di_error *error);
 /* Appends to `out` the bytes that must come next, at most max_bytes; none where there is a choice, an
  * end is possible or a marker must come. The matcher stays where it is. */
 di_status di_grammar_matcher_forced(di_grammar_matcher *matcher, size_t max_bytes, di_buffer *out,

@@ -38,6 +38,7 @@ di_grammar_matcher *di_grammar_matcher_create(di_grammar *g, int32_t after_id) {
     pthread_mutex_lock(&g->lock);
     int32_t start = states__start(&g->s, 0);
     bool ok = start > STATE_DEAD && readings__push(&m->at, (reading){start, STACK_EMPTY});
+    g->s.status = DI_OK; /* a failure is of this matcher alone */
     pthread_mutex_unlock(&g->lock);
     if (!ok) {
         di_grammar_matcher_destroy(m);
@@ -145,13 +146,23 @@ static void compact(di_grammar_matcher *m) {
 
 /* ---- Advancing ---- */
 
+static void enter(di_grammar_matcher *m) { pthread_mutex_lock(&m->g->lock); }
+
+/* What failed while states were made is this matcher's failure, and nobody else's: others may go on
+ * among the states that there are. */
+static void leave(di_grammar_matcher *m) {
+    if (m->g->s.status != DI_OK && m->r.status == DI_OK) m->r.status = m->g->s.status;
+    m->g->s.status = DI_OK;
+    pthread_mutex_unlock(&m->g->lock);
+}
+
 static di_status no_memory(di_error *error) {
     return di_fail(error, DI_ERR_MEMORY, "out of memory while following a grammar");
 }
 
 static di_status reader_failed(reader *r, di_error *error) {
     di_status status = r->status;
-    r->status = DI_OK; /* the next attempt may fit; a full state table fails again */
+    r->status = DI_OK; /* another way may fit */
     if (status == DI_ERR_LIMIT) {
         return di_fail(error, DI_ERR_LIMIT,
                        "the grammar allows more than %d readings of the text at once, or needs "
@@ -258,9 +269,9 @@ di_status di_grammar_matcher_advance(di_grammar_matcher *m, int32_t id, di_error
         return di_fail(error, DI_ERR_USAGE, "the grammar was compiled without a vocabulary");
     }
     if (!save(m)) return no_memory(error);
-    pthread_mutex_lock(&m->g->lock);
+    enter(m);
     bool taken = take_token(m, id);
-    pthread_mutex_unlock(&m->g->lock);
+    leave(m);
     if (taken) {
         keep(m);
         return DI_OK;
@@ -278,9 +289,9 @@ di_status di_grammar_matcher_advance_bytes(di_grammar_matcher *m, const char *by
                        m->waiting ? "it begins" : "an end is taken back");
     }
     if (!save(m)) return no_memory(error);
-    pthread_mutex_lock(&m->g->lock);
+    enter(m);
     *n_taken = take_bytes(m, bytes, n, true);
-    pthread_mutex_unlock(&m->g->lock);
+    leave(m);
     if (*n_taken == n) {
         keep(m);
         return DI_OK;
@@ -308,9 +319,9 @@ bool di_grammar_matcher_ended(const di_grammar_matcher *m) { return m->ended; }
 
 bool di_grammar_matcher_accepting(di_grammar_matcher *m) {
     if (m->waiting || m->ended) return false;
-    pthread_mutex_lock(&m->g->lock);
+    enter(m);
     bool result = may_end(m);
-    pthread_mutex_unlock(&m->g->lock);
+    leave(m);
     return result;
 }
 
@@ -329,9 +340,9 @@ static int only_symbol(di_grammar_matcher *m) {
 
 bool di_grammar_matcher_complete(di_grammar_matcher *m) {
     if (m->waiting || m->ended) return m->ended;
-    pthread_mutex_lock(&m->g->lock);
+    enter(m);
     bool result = only_symbol(m) == -1;
-    pthread_mutex_unlock(&m->g->lock);
+    leave(m);
     return result;
 }
 
@@ -347,15 +358,42 @@ di_status di_grammar_matcher_mask(di_grammar_matcher *m, uint32_t *words, di_err
         return DI_OK;
     }
     memset(words, 0, v->n_words * sizeof *words);
-    pthread_mutex_lock(&m->g->lock);
+    enter(m);
     for (int32_t i = 0; i < m->at.n && m->r.status == DI_OK; i++) {
         mask__add(&m->g->masks, &m->r, m->at.items[i], m->g->marker_ids, words);
     }
     if (may_end(m)) {
         for (size_t i = 0; i < v->n_end; i++) allow(words, v->end_ids[i]);
     }
-    pthread_mutex_unlock(&m->g->lock);
+    leave(m);
     return m->r.status == DI_OK ? DI_OK : reader_failed(&m->r, error);
+}
+
+di_status di_grammar_matcher_masks(di_grammar_matcher *m, const int32_t *ids, size_t n,
+                                   uint32_t *words, size_t stride, size_t *n_rows,
+                                   di_error *error) {
+    size_t taken = 0;
+    di_error refused; /* a draft that is not allowed is no failure */
+    di_status status;
+    *n_rows = 0;
+    if (n > DI_GRAMMAR_ROLLBACK) {
+        return di_fail(error, DI_ERR_USAGE, "%zu drafts; at most %d can be taken back", n,
+                       DI_GRAMMAR_ROLLBACK);
+    }
+    for (;;) {
+        status = di_grammar_matcher_mask(m, words + *n_rows * stride, error);
+        if (status != DI_OK) break;
+        ++*n_rows;
+        if (taken == n) break;
+        status = di_grammar_matcher_advance(m, ids[taken], &refused);
+        if (status != DI_OK) break;
+        taken++;
+        if (m->ended) break;
+    }
+    if (status == DI_ERR_INVALID) status = DI_OK;
+    if (status != DI_OK && *n_rows > taken) *error = refused;
+    di_grammar_matcher_rollback(m, taken);
+    return status;
 }
 
 /* ---- What must come ---- */
@@ -376,9 +414,9 @@ di_status di_grammar_matcher_forced(di_grammar_matcher *m, size_t max_bytes, di_
                                     di_error *error) {
     if (m->waiting || m->ended) return DI_OK;
     if (!save(m)) return no_memory(error);
-    pthread_mutex_lock(&m->g->lock);
+    enter(m);
     take_forced(m, max_bytes, out);
-    pthread_mutex_unlock(&m->g->lock);
+    leave(m);
     restore(m, &m->history[m->newest]);
     if (m->r.status != DI_OK) return reader_failed(&m->r, error);
     return out->failed ? no_memory(error) : DI_OK;
@@ -419,11 +457,11 @@ di_status di_grammar_matcher_forced_ids(di_grammar_matcher *m, size_t max_ids, d
     size_t before = out->size;
     di_status status = DI_OK;
     bool more = true;
-    pthread_mutex_lock(&m->g->lock);
+    enter(m);
     while (more && status == DI_OK && out->size - before < max_ids) {
         status = forced_run(m, max_ids, out, &text, &more, error);
     }
-    pthread_mutex_unlock(&m->g->lock);
+    leave(m);
     if (out->size - before > max_ids) out->size = before + max_ids;
     restore(m, &m->history[m->newest]);
     di_buffer_free(&text);

@@ -255,6 +255,45 @@ static void test_forced_text(void **state) {
     di_grammar_release(g);
 }
 
+static void test_masks_of_drafts(void **state) {
+    (void)state;
+    di_error error;
+    di_grammar *g = grammar_of_schema("{\"enum\": [12, 13, 45]}", NULL);
+    di_grammar_matcher *m = di_grammar_matcher_create(g, -1);
+    size_t stride = di_vocabulary_words(grammar_vocabulary()) + 3, n_rows;
+    uint32_t *words = calloc(5 * stride, sizeof *words);
+    di_ids ids = {NULL, 0, 0};
+    assert_non_null(words);
+    assert_int_equal(di_tokenizer_encode(grammar_tokenizer(), "1", 1, false, &ids, &error), DI_OK);
+    assert_int_equal(di_tokenizer_encode(grammar_tokenizer(), "3", 1, false, &ids, &error), DI_OK);
+    assert_int_equal(ids.size, 2);
+    int32_t drafts[4] = {ids.data[0], ids.data[1], END, END}, wrong[2] = {ids.data[0], ids.data[0]};
+    /* 1, 3, the end: three rows of masks; nothing comes behind an end. */
+    assert_int_equal(di_grammar_matcher_masks(m, drafts, 4, words, stride, &n_rows, &error), DI_OK);
+    assert_int_equal(n_rows, 3);
+    for (size_t row = 0; row < n_rows; row++) {
+        uint32_t *alone = mask_of(m);
+        assert_memory_equal(words + row * stride, alone, (stride - 3) * sizeof *words);
+        free(alone);
+        assert_int_equal(words[row * stride + stride - 1], 0);
+        assert_int_equal(di_grammar_matcher_advance(m, drafts[row], &error), DI_OK);
+    }
+    assert_true(di_grammar_matcher_rollback(m, 3));
+    /* 1, then 1, which is not allowed: a mask before each. */
+    assert_int_equal(di_grammar_matcher_masks(m, wrong, 2, words, stride, &n_rows, &error), DI_OK);
+    assert_int_equal(n_rows, 2);
+    assert_int_equal(di_grammar_matcher_masks(m, wrong, 0, words, stride, &n_rows, &error), DI_OK);
+    assert_int_equal(n_rows, 1);
+    assert_int_equal(di_grammar_matcher_masks(m, wrong, 65, words, stride, &n_rows, &error),
+                     DI_ERR_USAGE);
+    take(m, "12"); /* it stayed where it was */
+    assert_true(di_grammar_matcher_complete(m));
+    di_ids_free(&ids);
+    free(words);
+    di_grammar_matcher_destroy(m);
+    di_grammar_release(g);
+}
+
 static void test_a_thought_comes_first(void **state) {
     (void)state;
     di_error error;
@@ -355,6 +394,7 @@ int main(void) {
         cmocka_unit_test(test_characters_may_be_split_anywhere),
         cmocka_unit_test(test_invalid_utf8_is_never_allowed),
         cmocka_unit_test(test_forced_text),
+        cmocka_unit_test(test_masks_of_drafts),
         cmocka_unit_test(test_a_thought_comes_first),
         cmocka_unit_test(test_a_grammar_without_a_vocabulary_follows_bytes),
         cmocka_unit_test(test_a_vocabulary_of_its_own),
