@@ -2,14 +2,16 @@
  *
  * For each of a set of grammars: the time to compile it, then ANSWERS (10) random answers of at most
  * 300 tokens, the first under a grammar that has seen nothing yet, and the time of every mask. The last
- * line is over all masks. Times are of the processor, so that other programs do not count. Default: the release's tokenizer where tests/text/released_tokenizer.sh has
- * made it, with its 129,280 entries.
+ * line is over all masks. Times are of the processor, so that other programs do not count. Default:
+ * the release's tokenizer where tests/text/released_tokenizer.sh has made it, with its 129,280
+ * entries, otherwise the demo model's.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "grammar/grammar.h"
@@ -205,7 +207,10 @@ static int bench(const di_vocabulary *v, int i, int32_t end, int n_answers, uint
 }
 
 int main(int argc, char **argv) {
-    const char *path = argc > 1 ? argv[1] : "build/released-tokenizer/tokenizer.json";
+    const char *released = "build/released-tokenizer/tokenizer.json";
+    const char *path = argc > 1                      ? argv[1]
+                       : access(released, R_OK) == 0 ? released
+                                                     : "models/demo/tokenizer.json";
     int n_answers = argc > 2 ? atoi(argv[2]) : 10, failed = 0;
     di_tokenizer *tokenizer;
     di_vocabulary *v;
