@@ -193,6 +193,10 @@ static void apply(const mask_cache *c, const mask_entry *e, uint32_t *words) {
 /* ---- Walking a trie ---- */
 
 static void allow(const mask_cache *c, int32_t token, uint32_t *words) {
+    if (!c->v->has_twins) { /* the chains are another array, and rare */
+        words[token / 32] |= 1u << (token % 32);
+        return;
+    }
     for (; token >= 0; token = c->v->twin[token]) words[token / 32] |= 1u << (token % 32);
 }
 

@@ -85,11 +85,14 @@ static bool trie_build(trie *t, const entry *entries, size_t n, int32_t *twin) {
 /* The kinds, from wide to narrow. The bar U+FF5C is in none: it begins the markers that the raw text of
  * tool calls must not spell, so states there tell it from other characters. */
 static bool in_kind(int kind, int c) {
-    bool alnum = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    bool lower = c >= 'a' && c <= 'z';
+    bool alnum = lower || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z');
     switch (kind) {
     case 0: return c >= 0x20 && c != '"' && c != '\\'; /* what JSON strings hold as it is */
     case 1: return alnum || c == ' ';
-    default: return alnum;
+    case 2: return alnum;
+    case 3: return lower || c == ' ';
+    default: return lower;
     }
 }
 
@@ -152,21 +155,25 @@ static int by_chars(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-static bool slice_masks(slice *sl, counted *tokens, int32_t n, size_t n_words) {
-    qsort(tokens, (size_t)n, sizeof *tokens, by_chars);
+static bool slice_all(slice *sl, const counted *tokens, int32_t n, size_t n_words) {
     sl->all = calloc(n_words, sizeof *sl->all);
+    for (int32_t i = 0; i < n && sl->all; i++) set_bit(sl->all, tokens[i].id);
+    return sl->all != NULL;
+}
+
+static bool slice_counts(slice *sl, counted *tokens, int32_t n, size_t n_words) {
+    qsort(tokens, (size_t)n, sizeof *tokens, by_chars);
     sl->longer = malloc(((size_t)n + 1) * sizeof *sl->longer);
     sl->longer_chars = malloc(((size_t)n + 1) * sizeof *sl->longer_chars);
-    if (!sl->all || !sl->longer || !sl->longer_chars) return false;
+    if (!sl->longer || !sl->longer_chars) return false;
     int32_t at = 0;
     for (int k = 1; k <= SLICE_COUNTED; k++) {
-        for (; at < n && tokens[at].chars <= k; at++) set_bit(sl->all, tokens[at].id);
-        sl->up_to[k] = malloc(n_words * sizeof *sl->up_to[k]);
+        sl->up_to[k] = calloc(n_words, sizeof *sl->up_to[k]);
         if (!sl->up_to[k]) return false;
-        memcpy(sl->up_to[k], sl->all, n_words * sizeof *sl->all);
+        if (k > 1) memcpy(sl->up_to[k], sl->up_to[k - 1], n_words * sizeof *sl->up_to[k]);
+        for (; at < n && tokens[at].chars <= k; at++) set_bit(sl->up_to[k], tokens[at].id);
     }
     for (; at < n; at++) {
-        set_bit(sl->all, tokens[at].id);
         sl->longer[sl->n_longer] = tokens[at].id;
         sl->longer_chars[sl->n_longer++] = tokens[at].chars;
     }
@@ -189,7 +196,9 @@ static bool slice_build(di_vocabulary *v, int kind, const entry *entries, size_t
             out[n_out++] = entries[i];
         }
     }
-    ok = ok && slice_masks(sl, in, n_in, v->n_words) && trie_build(&sl->rest, out, n_out, v->twin);
+    ok = ok && slice_all(sl, in, n_in, v->n_words) &&
+         (kind > 0 || slice_counts(sl, in, n_in, v->n_words)) &&
+         trie_build(&sl->rest, out, n_out, v->twin);
     free(in);
     free(out);
     return ok;
@@ -219,6 +228,7 @@ static di_status build(di_vocabulary *v, di_error *error) {
     }
     if (ok) qsort(entries, n, sizeof *entries, by_bytes);
     ok = ok && trie_build(&v->all, entries, n, v->twin);
+    for (int32_t id = 0; id < v->n_ids && ok; id++) v->has_twins |= v->twin[id] >= 0;
     for (int kind = 0; kind < VOCABULARY_SLICES && ok; kind++) {
         ok = slice_build(v, kind, entries, n);
     }

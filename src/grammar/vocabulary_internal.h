@@ -26,7 +26,7 @@ typedef struct trie {
 } trie;
 
 enum {
-    VOCABULARY_SLICES = 3,
+    VOCABULARY_SLICES = 5,
     SLICE_COUNTED = 40, /* masks of tokens with at most 1..so many characters */
     SLICE_STATES = 10,  /* of the automaton below; 0: between characters */
     SLICE_OUT = 255,
@@ -34,8 +34,9 @@ enum {
 };
 
 typedef struct slice {
-    uint8_t next[SLICE_STATES][256];    /* the kind's characters in UTF-8 */
-    uint32_t *all;                      /* mask of its tokens */
+    uint8_t next[SLICE_STATES][256]; /* the kind's characters in UTF-8 */
+    uint32_t *all;                   /* mask of its tokens */
+    /* Of the widest slice alone, for repetitions: */
     uint32_t *up_to[SLICE_COUNTED + 1]; /* [k]: of those with at most k characters; k >= 1 */
     int32_t *longer;                    /* ids with more than SLICE_COUNTED characters, by length */
     int32_t *longer_chars;
@@ -52,6 +53,7 @@ struct di_vocabulary {
     uint32_t *ordinary; /* mask of the tokens in the trie */
     int32_t longest;    /* bytes of the longest token in the trie */
     int32_t *twin;      /* [n_ids]: the next token with the same bytes, or -1 */
+    bool has_twins;
     trie all;
     slice slices[VOCABULARY_SLICES];
 };
