@@ -30,7 +30,7 @@ static constexpr int STRIP = 64;        /* entries that a warpgroup scores at on
 static constexpr int CHUNK_KEYS = 512;  /* keys that a warp counts, or writes, at once: */
 static constexpr int LONG_CHUNK = 2048; /* of long lists, so that there are not too many chunks */
 static constexpr int LONG_LIST = 65536;
-static constexpr int WHOLE_LIST = 16384;    /* entries of rows that are not cut into chunks */
+static constexpr int WHOLE_LIST = 32768;    /* entries of rows that are not cut into chunks */
 static constexpr int BINS = 4096, LOW = 16; /* values of a key's upper and lower bits */
 static constexpr int CHUNK_COUNTS = LOW + 1;
 

@@ -138,7 +138,8 @@ static __device__ __noinline__ void pick_whole(const uint16_t *keys, int32_t n, 
                                                const int32_t *bins, pick_list to) {
     __shared__ int32_t lows[LOW];
     int32_t x = static_cast<int32_t>(threadIdx.x), each = ceil_div(n, 8 * INDEX_THREADS) * 8;
-    int32_t begin = min(n, x * each), end = min(n, begin + each), mine = 0, all;
+    int32_t begin = min(n, x * each), end = min(n, begin + each), all;
+    int32_t above = 0, same = 0; /* larger than the last one taken, and equal to it */
     if (x < LOW) lows[x] = 0;
     int2 found = find_bin(bins, k); /* has barriers */
     each_eight<4>(keys, begin, end, [&](const uint32_t(&key)[8], int32_t) {
@@ -153,17 +154,17 @@ static __device__ __noinline__ void pick_whole(const uint16_t *keys, int32_t n, 
     each_eight<1>(keys, begin, end, [&](const uint32_t(&key)[8], int32_t) {
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            mine += (key[j] > rule.last ? 1 : 0) + (ties && key[j] == rule.last ? 1 << 16 : 0);
+            above += key[j] > rule.last, same += ties && key[j] == rule.last;
     });
-    int32_t before = sum_before(mine, &all), larger = before & 0xFFFF, equal = before >> 16;
-    if (mine == 0) return;
+    int32_t larger = sum_before(above, &all), equal = sum_before(same, &all);
+    if (above + same == 0) return;
     each_eight<1>(keys, begin, end, [&](const uint32_t(&key)[8], int32_t place) {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            bool above = key[j] > rule.last, is_last = ties && key[j] == rule.last;
-            if (above || (is_last && equal < rule.ties))
+            bool is_above = key[j] > rule.last, is_last = ties && key[j] == rule.last;
+            if (is_above || (is_last && equal < rule.ties))
                 to.out[larger + min(equal, rule.ties)] = picked_at(to, place + j);
-            larger += above, equal += is_last;
+            larger += is_above, equal += is_last;
         }
     });
 }
