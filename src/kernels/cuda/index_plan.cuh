@@ -9,8 +9,8 @@
  * ones, or (DI_CANDIDATES_USE) those of the published blocks. List n_rows + r, where there is one
  * (SOURCE), has row r's blocks.
  *
- * Rows with short lists end there: the block of threads that scores the last of a row's entries picks
- * from all of them, and from the row's blocks.
+ * Rows with short lists are done when they are scored: the block of threads that scores the last of a
+ * row's entries picks from all of them, and from the row's blocks (index_whole.cuh).
  *
  * Work. How long lists are is known to the device alone. A grid fills the device once; each block of
  * threads takes an equal share of all pieces, which lie side by side: strips of entries for the
