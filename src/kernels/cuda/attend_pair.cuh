@@ -32,7 +32,6 @@ static __device__ __forceinline__ void make_tiles(const di_attend_args &args, co
                   &m->picked[me / WARP]);
     else
         m->n_window = -1;
-    __syncwarp();
     threads_come<LIST_MEET, PAIR_THREADS>();
     threads_meet<DECODERS_MEET, DECODER_THREADS>();
     int32_t n = slots_listed(m);

@@ -51,9 +51,11 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity
 /* N threads of the block, in whole warps: those that meet wait for those that come. ID: 1 to 15, of
  * a barrier that such calls alone use. */
 template <int ID, int N> static __device__ __forceinline__ void threads_meet() {
+    __syncwarp();
     asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(ID), "n"(N) : "memory");
 }
 template <int ID, int N> static __device__ __forceinline__ void threads_come() {
+    __syncwarp();
     asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"n"(ID), "n"(N) : "memory");
 }
 

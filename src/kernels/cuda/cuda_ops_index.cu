@@ -358,7 +358,8 @@ static uint64_t take_pass(di_stream *s, index_pass *p) {
            take_part(s, &p->block_keys, rows * p->block_stride) +
            take_part(s, &p->bins, lists * BINS) + take_part(s, &p->low, lists * LOW) +
            take_part(s, &p->found, lists) + take_part(s, &p->counts, CHUNK_COUNTS * p->n_chunks) +
-           take_part(s, &p->strips, rows + 1) + take_part(s, &p->chunks, lists + 1);
+           take_part(s, &p->done, rows) + take_part(s, &p->strips, rows + 1) +
+           take_part(s, &p->chunks, lists + 1);
 }
 
 /* As many rows as there is memory for. */
