@@ -48,7 +48,7 @@ static void mma_linear_run(di_stream *s, const cuda_product *p, int32_t n, const
                                p->out_stride};
     if (!x->wide)
         mma_linear_narrow<W>(s, job);
-    else if (p->n_rows <= 32)
+    else if (job.n_rows <= 32)
         mma_linear_wide<W, 32>(s, job);
     else if (job.n_rows <= 64)
         mma_linear_wide<W, 64>(s, job);
