@@ -340,6 +340,10 @@ typedef struct di_request {
      * `done` may fall back. False: the request is cancelled. May be NULL. None of these may call
      * the engine. */
     bool (*on_prompt)(void *user, int64_t done, int64_t total);
+    /* Which tokens may come next, of a choice whose tokens so far were given to on_token: writes all
+     * (vocab_size + 31) / 32 words, bit id % 32 of word id / 32: allowed. Ids that are never sampled
+     * stay so. Such a request has no drafts. NULL: any may. */
+    void (*mask)(void *user, int32_t choice, uint32_t *words);
     /* False: this choice ends here, with this token. */
     bool (*on_token)(void *user, const di_request_token *token);
     /* Once a choice, the last call for it. */

@@ -131,6 +131,7 @@ typedef struct di_request_record {
     bool (*on_token)(void *user, const di_request_token *token);
     void (*on_end)(void *user, const di_request_end *end);
     bool (*on_prompt)(void *user, int64_t done, int64_t total);
+    void (*mask)(void *user, int32_t choice, uint32_t *words);
     bool answers;   /* the prompt is read */
     int32_t n_open; /* choices */
 } record;
@@ -168,6 +169,11 @@ static bool on_token(void *user, const di_core_token *t) {
                                                     .token = {t->id, t->logprob},
                                                     .top = top,
                                                     .n_top = t->n_top});
+}
+
+static void mask(void *user, int32_t choice, uint32_t *words) {
+    record *r = user;
+    r->mask(r->user, choice, words);
 }
 
 static void on_end(void *user, const di_core_result *result) {
@@ -213,6 +219,7 @@ static di_status submit(di_engine *engine, const di_request *request, record *r,
                              .n = request->n_choices,
                              .top_logprobs = request->top_logprobs,
                              .user = r,
+                             .mask = request->mask ? mask : NULL,
                              .on_token = on_token,
                              .on_end = on_end};
     di_status status = di_core_submit(engine->core, &inner, id, error);
@@ -244,6 +251,7 @@ di_status di_engine_submit(di_engine *engine, const di_request *request, uint64_
                   .on_token = request->on_token,
                   .on_end = request->on_end,
                   .on_prompt = request->on_prompt,
+                  .mask = request->mask,
                   .n_open = request->n_choices};
     di_status status = submit(engine, request, r, &given, error);
     if (status != DI_OK) {

@@ -125,7 +125,7 @@ static di_status take_memory(di_core *core, di_error *error) {
     core->draft_slots = core__take(batch, sizeof *core->draft_slots, &ok);
     core->forced = core__take(outs, sizeof *core->forced, &ok);
     core->biases = core__take(CORE__MAX_BIASES, sizeof *core->biases, &ok);
-    core->masks = core__take(2 * words, sizeof *core->masks, &ok);
+    core->masks = core__take((2 + CORE__MAX_MASKS) * words, sizeof *core->masks, &ok);
     core->logits = core__take(outs * vocab, sizeof *core->logits, &ok);
     core->fork_bytes = core__take(1, (size_t)di_context_snapshot_bytes(core->context), &ok);
     for (int32_t i = 0; i < CORE__STEPS; i++) ok = take_step(core, &core->steps[i]) && ok;

@@ -1,6 +1,7 @@
 /* A step as the scheduler wants it, in the model's terms: blocks of those that decode, rows of those
  * that still have tokens to run, who wants logits, how they are sampled, whom to draft for.
  */
+#include <assert.h>
 #include <float.h>
 #include <string.h>
 
@@ -20,6 +21,19 @@ static di_sample_params scoring_params(const core__sequence *s) {
                               .mask = CORE__MASK_NOTHING};
 }
 
+/* The request's own mask, of what may be sampled at all. Returns its place. */
+static int32_t add_mask(di_core *core, const core__sequence *s) {
+    const di_core_request *given = &s->request->given;
+    int64_t n = core__vocab_words(core);
+    int32_t at = 2 + core->n_masks++;
+    uint32_t *words = core->masks + at * n;
+    const uint32_t *allowed = core->masks + CORE__MASK_ALLOWED * n;
+    assert(at < 2 + CORE__MAX_MASKS && s->n_unread == 0);
+    given->mask(given->user, s->choice, words);
+    for (int64_t i = 0; i < n; i++) words[i] &= allowed[i];
+    return at;
+}
+
 static di_sample_params sampling_params(di_core *core, const core__sequence *s) {
     const di_core_request *given = &s->request->given;
     di_sample_params p = given->sampling;
@@ -27,7 +41,7 @@ static di_sample_params sampling_params(di_core *core, const core__sequence *s) 
     /* 0 would mean "no token at all"; the least positive value keeps the likeliest one. */
     if (!(p.top_p > 0.0f)) p.top_p = FLT_MIN;
     p.slot = s->slot;
-    p.mask = CORE__MASK_ALLOWED;
+    p.mask = given->mask ? add_mask(core, s) : CORE__MASK_ALLOWED;
     p.noise = DI_NOISE_POSITION;
     p.bias_begin = core->n_biases;
     p.n_bias = given->n_biases;
@@ -95,7 +109,7 @@ void core__build(di_core *core) {
     step->n_verified = core->n_verified;
     step->wants_logits = false;
     step->context_class = core->context_class;
-    core->n_biases = 0;
+    core->n_biases = core->n_masks = 0;
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];
         if (s->block) add_block(core, s);

@@ -52,7 +52,7 @@ struct core__sequence {
     int32_t survival_age; /* steps since it had drafts, this one included; 0: it had none */
 
     int32_t n_rows; /* in the step that is being built: of its tokens */
-    bool takes;     /* there is room for its biases; else it sits the step out */
+    bool takes;     /* there is room for its biases and its mask; else it sits the step out */
     bool block;     /* or its block, */
     int32_t most;   /* with so many drafts at most */
 };
@@ -196,7 +196,9 @@ struct di_core {
     int32_t *draft_slots;                                        /* [max_batch] */
     int32_t *forced;                                             /* [max_batch][block] */
     di_logit_bias *biases;                                       /* [CORE__MAX_BIASES] */
-    uint32_t *masks; /* [2][ceil(V / 32)]: what may be sampled; nothing */
+    uint32_t *
+        masks; /* [2 + CORE__MAX_MASKS][ceil(V / 32)]: what may be sampled; nothing; requests' own */
+    int32_t n_masks; /* of requests, in the step that is being built */
     float *logits;   /* [max_out][V] */
     int32_t n_biases;
     int32_t n_verified, context_class; /* drafts to verify; of those that decode */
@@ -211,6 +213,7 @@ struct di_core {
 };
 
 enum {
+    CORE__MAX_MASKS = 32,     /* of one step, beside the two that are the engine's */
     CORE__MAX_BIASES = 16384, /* of one step, as the model takes them */
     CORE__MASK_ALLOWED = 0,
     CORE__MASK_NOTHING = 1, /* a row that only scores samples -2 and so leaves no trace */

@@ -1,6 +1,7 @@
 /* Who gets rows of the next step.
  *
- * 1. Every sequence that is decoding gets its row, unless its biases or what is unread leave no room.
+ * 1. Every sequence that is decoding gets its row, unless its biases, its mask or what is unread leave no
+ *    room.
  * 2. Drafts get what core_spec.c thinks they are worth, of the rest; beside prompts at most half.
  * 3. What is left of the row budget goes to prompts: half of it in equal parts, so that a short
  *    prompt is not kept behind a long one, the rest by rank, so that the first to come is the first
@@ -34,10 +35,14 @@ static int64_t usable_rows(const core__sequence *s) {
     return last || pending == 0 ? pending : pending - 1;
 }
 
-/* The step's biases are bounded: those for whom there is no room sit this one out. */
-static bool takes_biases(const core__sequence *s, int32_t *left) {
-    if (s->request->given.n_biases > *left) return false;
-    *left -= s->request->given.n_biases;
+/* The step's biases and masks are bounded: those for whom there is no room sit this one out. So do those
+ * whose mask depends on a token that was not read yet. */
+static bool takes_part(const core__sequence *s, int32_t *biases, int32_t *masks) {
+    const di_core_request *given = &s->request->given;
+    if (given->n_biases > *biases) return false;
+    if (given->mask && (*masks == 0 || s->n_unread > 0)) return false;
+    *biases -= given->n_biases;
+    *masks -= given->mask != NULL;
     return true;
 }
 
@@ -60,7 +65,8 @@ static bool give_block(di_core *core, core__sequence *s, int32_t *n_drafted) {
     int64_t room = core__smaller(capacity(s), core->options.max_context) - block_end(core, s, 0);
     if (!s->decoding || sure >= s->max_ids || room < 0) return false;
     s->block = true;
-    if ((int64_t)(*n_drafted + 1) * core->spec.block <= core->max_out) {
+    bool drafts = !s->request->given.mask;
+    if (drafts && (int64_t)(*n_drafted + 1) * core->spec.block <= core->max_out) {
         s->most = (int32_t)core__smaller(di_spec_limit(core->spec.block, s->max_ids - sure), room);
         *n_drafted += s->most > 0;
     }
@@ -105,11 +111,12 @@ static void forget_drafts(di_core *core) {
 }
 
 static void divide_rows(di_core *core) {
-    int32_t biases = CORE__MAX_BIASES, n_blocks = 0, n_prompts = 0, n_drafted = 0;
+    int32_t biases = CORE__MAX_BIASES, masks = CORE__MAX_MASKS, n_blocks = 0, n_prompts = 0,
+            n_drafted = 0;
     int64_t prompt_rows = 0;
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];
-        s->takes = takes_biases(s, &biases);
+        s->takes = takes_part(s, &biases, &masks);
         if (!s->takes) continue;
         n_blocks += give_block(core, s, &n_drafted);
         n_prompts += !s->decoding;

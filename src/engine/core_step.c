@@ -52,7 +52,7 @@ static di_status enqueue_forward(di_core *core, core__step *step, di_error *erro
                     .biases = core->biases,
                     .n_biases = core->n_biases,
                     .masks = core->masks,
-                    .n_masks = 2};
+                    .n_masks = 2 + core->n_masks};
     if (!rows.params) rows.n_masks = 0;
     DI_TRY(di_forward(core->context, &rows, error));
     di_context_stamp(core->context, &step->end);

@@ -121,6 +121,10 @@ typedef struct di_core_request {
     const void *salt;      /* tenant, salt_bytes, copied */
     uint64_t salt_bytes;
     void *user;
+    /* Which tokens may come next: ceil(V / 32) words, bit set: allowed, all to be written; called while
+     * a step is built, when every token before was given to on_token. A request with a mask has no
+     * drafts, and sits out the steps that are enqueued before its results are read. NULL: any. */
+    void (*mask)(void *user, int32_t choice, uint32_t *words);
     /* false: this choice ends here (DI_FINISH_STOP), the token counts. Must not call the core, but
      * for di_core_cancel. May be NULL. */
     bool (*on_token)(void *user, const di_core_token *token);

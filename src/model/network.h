@@ -125,7 +125,7 @@ _Static_assert(sizeof(di_context_buffers) % sizeof(di_ptr) == 0 &&
                    _Alignof(di_context_buffers) == _Alignof(di_ptr),
                "context.c walks the members as an array of di_ptr");
 
-enum { DI_MAX_BIASES = 16384, DI_MAX_MASKS = 8 };
+enum { DI_MAX_BIASES = 16384, DI_MAX_MASKS = 34 };
 
 struct di_context {
     di_model *model;
