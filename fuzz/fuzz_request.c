@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/grammars.h"
 #include "server/read_internal.h"
 
 #define REQUIRE(condition)                                                                         \
@@ -37,6 +38,9 @@ static void open_engine_once(void) {
     options.window_cache = 0;
     REQUIRE(di_engine_open(DI_SOURCE_DIR "/models/demo", &options, &engine, &error) == DI_OK);
     server.env = di_request_env_of(engine);
+    REQUIRE(di_grammars_create(server.env.tokenizer, server.env.vocab_size,
+                               di_engine_get_info(engine).eos_token, &server.env.grammars,
+                               &error) == DI_OK);
 }
 
 static void check_request(const di_gen_request *r) {

@@ -107,7 +107,7 @@ static di_status read_body(di_generation *g, di_arena *arena, di_error *error) {
     DI_TRY(g->work_read(g, body, error));
     if (g->work_request.n_prompts == 0) return DI_OK;
     g->work_job =
-        di_job_create(&g->work_request, g->server->env.tokenizer, g->server->info.eos_token, error);
+        di_job_create(&g->work_request, &g->server->env, g->server->info.eos_token, error);
     return g->work_job ? DI_OK : error->status;
 }
 

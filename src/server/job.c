@@ -115,6 +115,9 @@ static bool on_token(void *user, const di_request_token *t) {
     c->last = now;
     if (t->token.id == job->eos_token) return true; /* ends by itself */
     c->n_tokens++;
+    if (c->matcher && di_grammar_matcher_advance(c->matcher, t->token.id, &job->failure) != DI_OK) {
+        job->failed = true;
+    }
     keep_record(c, t);
     if (job->request.has_tools && di_ids_append(&c->ids, &t->token.id, 1, &error) != DI_OK) {
         job->failed = true;
@@ -165,7 +168,7 @@ static void on_end(void *user, const di_request_end *e) {
     if (!job->failed && di_reader_finish(c->reader, &error) != DI_OK) job->failed = true;
     if (job->failed) {
         end.reason = DI_REASON_FAILED;
-        message = "out of memory";
+        message = job->failure.status != DI_OK ? job->failure.message : "out of memory";
     }
     end.n_answer = (int64_t)di_reader_kept(c->reader);
     end.n_reasoning = c->n_reasoning < end.n_answer ? c->n_reasoning : end.n_answer;
@@ -178,6 +181,16 @@ static void on_end(void *user, const di_request_end *e) {
         put_event(job, DI_EVENT_IDS, c, c->ids.data, c->ids.size * sizeof *c->ids.data);
     }
     end_choice(c, &end, message);
+}
+
+/* A mask that cannot be made lets everything pass: the answer ends with its next token, as failed. */
+static void mask(void *user, int32_t choice, uint32_t *words) {
+    di_job_unit *unit = user;
+    di_job *job = unit->job;
+    di_job_choice *c = &job->choices[unit->index * job->request.n_choices + choice];
+    if (!job->failed && di_grammar_matcher_mask(c->matcher, words, &job->failure) == DI_OK) return;
+    job->failed = true;
+    memset(words, 0xFF, job->mask_words * sizeof *words);
 }
 
 static bool on_prompt(void *user, int64_t done, int64_t total) {
@@ -200,6 +213,7 @@ di_status di_job_feed(di_job *job, di_engine *engine, di_error *error) {
                           .top_logprobs = r->top_logprobs,
                           .user = unit,
                           .on_prompt = on_prompt,
+                          .mask = r->grammar ? mask : NULL,
                           .on_token = on_token,
                           .on_end = on_end};
     if (job->submitted == 0) job->submitted = di_clock();
@@ -241,11 +255,14 @@ static di_status prepare(di_job *job, const di_tokenizer *tokenizer, di_error *e
         *c = (di_job_choice){.job = job, .thinking = r->thinking};
         options.user = c;
         DI_TRY(di_reader_create(tokenizer, &options, &c->reader, error));
+        if (!r->grammar) continue;
+        c->matcher = di_grammar_matcher_create(r->grammar, r->thinking ? job->think_end : -1);
+        if (!c->matcher) return di_fail(error, DI_ERR_MEMORY, "out of memory: grammar");
     }
     return DI_OK;
 }
 
-di_job *di_job_create(di_gen_request *request, const di_tokenizer *tokenizer, int32_t eos_token,
+di_job *di_job_create(di_gen_request *request, const di_request_env *env, int32_t eos_token,
                       di_error *error) {
     di_job *job = calloc(1, sizeof *job);
     if (!job) {
@@ -255,8 +272,9 @@ di_job *di_job_create(di_gen_request *request, const di_tokenizer *tokenizer, in
     job->request = *request;
     memset(request, 0, sizeof *request);
     job->eos_token = eos_token;
-    job->think_end = di_tokenizer_added_id(tokenizer, "</think>");
-    if (prepare(job, tokenizer, error) == DI_OK) return job;
+    job->think_end = di_tokenizer_added_id(env->tokenizer, "</think>");
+    job->mask_words = ((size_t)env->vocab_size + 31) / 32;
+    if (prepare(job, env->tokenizer, error) == DI_OK) return job;
     di_job_destroy(job);
     return NULL;
 }
@@ -265,6 +283,7 @@ void di_job_destroy(di_job *job) {
     if (!job) return;
     for (int32_t i = 0; job->choices && i < job->n_choices; i++) {
         di_reader_destroy(job->choices[i].reader);
+        di_grammar_matcher_destroy(job->choices[i].matcher);
         di_buffer_free(&job->choices[i].call);
         di_buffer_free(&job->choices[i].tokens);
         di_ids_free(&job->choices[i].ids);

@@ -11,6 +11,7 @@
 #define DI_SERVER_JOB_H
 
 #include "base/buffer.h"
+#include "grammar/grammar.h"
 #include "server/metrics.h"
 #include "server/request.h"
 
@@ -64,6 +65,7 @@ bool di_event_next(const di_buffer *events, size_t *at, di_event *out);
 typedef struct di_job_choice {
     di_job *job;
     di_reader *reader;
+    di_grammar_matcher *matcher; /* of the request's grammar, or NULL */
     int64_t n_tokens, n_reasoning;
     bool thinking; /* in the thought */
     bool stopped, one_call_done;
@@ -86,6 +88,7 @@ typedef struct di_job_unit {
 struct di_job {
     di_gen_request request; /* read-only once submitted */
     int32_t eos_token, think_end;
+    size_t mask_words; /* of a mask over the vocabulary */
 
     /* The HTTP thread's. */
     void *owner;     /* the connection; NULL: the client left */
@@ -97,7 +100,8 @@ struct di_job {
     di_job_unit *units;
     di_job_choice *choices; /* n_prompts * n_choices */
     int32_t n_choices, n_fed, n_open;
-    bool failed; /* out of memory */
+    bool failed;
+    di_error failure; /* then; status DI_OK: out of memory */
     bool dirty, cancelling;
     di_engine_metrics *metrics; /* the runner's */
     int64_t *n_served;          /* answers of its client that the engine has; the runner's */
@@ -113,7 +117,7 @@ struct di_job {
 };
 
 /* Takes the request over (it is zeroed). NULL when out of memory. */
-di_job *di_job_create(di_gen_request *request, const di_tokenizer *tokenizer, int32_t eos_token,
+di_job *di_job_create(di_gen_request *request, const di_request_env *env, int32_t eos_token,
                       di_error *error);
 void di_job_destroy(di_job *job);
 

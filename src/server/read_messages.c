@@ -148,17 +148,11 @@ static di_status build_tools(const di_json *tools, di_buffer *out, di_error *err
     for (const di_json *t = tools->first; t; t = t->next, index++) {
         const di_json *type = di_field(t, "type"), *name = di_field(t, "name");
         const di_json *about = di_field(t, "description"), *schema = di_field(t, "input_schema");
-        bool strict = false;
+        const di_json *strict = di_field(t, "strict");
         int members = 0;
         if (type && !di_json_is_string(type, "custom")) {
             return di_fail(error, DI_ERR_UNSUPPORTED,
                            "tools[%d].type: tools that the service runs itself are not supported",
-                           index);
-        }
-        DI_TRY(di_field_bool(t, "strict", &strict, error));
-        if (strict) {
-            return di_fail(error, DI_ERR_UNSUPPORTED,
-                           "tools[%d].strict: answers cannot be held to a form yet; leave it out",
                            index);
         }
         if (!name || name->type != DI_JSON_STRING) {
@@ -169,26 +163,42 @@ static di_status build_tools(const di_json *tools, di_buffer *out, di_error *err
         di_build_member(out, &members, "name", name);
         if (about) di_build_member(out, &members, "description", about);
         if (schema) di_build_member(out, &members, "parameters", schema);
+        if (strict) di_build_member(out, &members, "strict", strict);
         di_buffer_puts(out, "}}");
     }
     di_buffer_putc(out, ']');
     return DI_OK;
 }
 
-static di_status read_choice(di_gen_request *r, const di_json *body, const di_request_env *env,
-                             di_error *error) {
+/* tools: in OpenAI's form. */
+static di_status read_choice(di_gen_request *r, const di_json *body, const di_json *tools,
+                             const di_request_env *env, di_error *error) {
     const di_json *choice = di_field(body, "tool_choice");
-    bool single = false;
-    if (!choice) return DI_OK;
-    DI_TRY(di_field_bool(choice, "disable_parallel_tool_use", &single, error));
-    r->one_call = single;
-    if (is_type(choice, "auto")) return DI_OK;
-    if (is_type(choice, "none")) return di_constraint_forbid_calls(r, env, error);
-    if (is_type(choice, "any") || is_type(choice, "tool")) {
-        return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "tool_choice: answers cannot be held to a form yet; leave it out");
+    di_grammar_tool_choice kind = DI_GRAMMAR_TOOLS_AUTO;
+    const char *name = NULL;
+    DI_TRY(di_field_bool(choice, "disable_parallel_tool_use", &r->one_call, error));
+    if (is_type(choice, "none")) {
+        kind = DI_GRAMMAR_TOOLS_NONE;
+    } else if (is_type(choice, "any") || is_type(choice, "tool")) {
+        kind = DI_GRAMMAR_TOOLS_REQUIRED;
+        if (is_type(choice, "tool")) DI_TRY(di_field_text(choice, "name", &name, error));
+    } else if (choice && !is_type(choice, "auto")) {
+        return di_field_wrong("tool_choice", "an object whose type is auto, any, tool or none,",
+                              error);
     }
-    return di_field_wrong("tool_choice", "an object whose type is auto, any, tool or none,", error);
+    return di_constraint_tools(r, tools, kind, name, env, error);
+}
+
+/* {"type": "json_schema", "schema": ...} */
+static di_status read_format(di_gen_request *r, const di_json *format, const char *field,
+                             const di_request_env *env, di_error *error) {
+    const di_json *schema = di_field(format, "schema");
+    if (!format) return DI_OK;
+    if (!is_type(format, "json_schema") || !schema) {
+        return di_field_wrong(field, "a format of the type json_schema, with a schema,", error);
+    }
+    return di_constraint_form(r, &(di_form_spec){.form = DI_FORM_SCHEMA, .source = schema}, env,
+                              field, error);
 }
 
 /* ---- The body ---- */
@@ -200,10 +210,6 @@ static di_status read_thinking(di_gen_request *r, const di_json *body, di_prompt
     const char *effort = NULL;
     if (config && config->type != DI_JSON_OBJECT) {
         return di_field_wrong("output_config", "an object", error);
-    }
-    if (di_field(config, "format") || di_field(body, "output_format")) {
-        return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "output_config: answers cannot be held to a form yet; leave format out");
     }
     DI_TRY(di_field_text(config, "effort", &effort, error));
     if (effort) DI_TRY(di_gen_request_copy(r, effort, strlen(effort), &out->effort, error));
@@ -230,7 +236,8 @@ static di_status read_prompt(di_gen_request *r, const di_json *body, const di_re
     }
     di_buffer_free(&text);
     if (status != DI_OK) return status;
-    return di_openai_read_messages(r, messages, tools, &options, env, error);
+    DI_TRY(di_openai_read_messages(r, messages, tools, &options, env, error));
+    return read_choice(r, body, tools, env, error);
 }
 
 static di_status read_conversation(di_gen_request *r, const di_json *body,
@@ -255,7 +262,9 @@ di_status read_messages(di_generation *g, const di_json *body, di_error *error) 
     DI_TRY(di_openai_read_sampling(r, body, env, error));
     DI_TRY(di_openai_read_stops(r, body, "stop_sequences", error));
     DI_TRY(di_field_bool(body, "stream", &r->stream, error));
-    DI_TRY(read_choice(r, body, env, error));
+    DI_TRY(read_format(r, di_field(di_field(body, "output_config"), "format"), "output_config", env,
+                       error));
+    DI_TRY(read_format(r, di_field(body, "output_format"), "output_format", env, error));
     DI_TRY(read_conversation(r, body, env, error));
     return read_check(r, env, error);
 }

@@ -203,7 +203,7 @@ static di_status build_messages(const di_json *body, di_buffer *out, di_error *e
 /* ---- Tools ---- */
 
 static di_status build_tools(const di_json *tools, di_buffer *out, di_error *error) {
-    static const char *const keys[] = {"name", "description", "parameters"};
+    static const char *const keys[] = {"name", "description", "parameters", "strict"};
     int n = 0, index = 0;
     if (tools->type != DI_JSON_ARRAY) return di_field_wrong("tools", "a list", error);
     di_buffer_putc(out, '[');
@@ -215,7 +215,7 @@ static di_status build_tools(const di_json *tools, di_buffer *out, di_error *err
         }
         di_build_next(out, &n);
         di_buffer_puts(out, "{\"type\":\"function\",\"function\":{");
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 4; i++) {
             const di_json *value = di_field(t, keys[i]);
             if (value) di_build_member(out, &members, keys[i], value);
         }
@@ -230,7 +230,6 @@ static di_status build_tools(const di_json *tools, di_buffer *out, di_error *err
 /* What would change the answer and is not here. */
 static di_status check_supported(const di_json *body, di_error *error) {
     static const char *const stateful[] = {"previous_response_id", "conversation", "prompt"};
-    const di_json *format = di_field(di_field(body, "text"), "format");
     bool background = false;
     for (int i = 0; i < 3; i++) {
         if (!di_field(body, stateful[i])) continue;
@@ -241,10 +240,6 @@ static di_status check_supported(const di_json *body, di_error *error) {
     DI_TRY(di_field_bool(body, "background", &background, error));
     if (background) {
         return di_fail(error, DI_ERR_UNSUPPORTED, "background: nothing is stored here");
-    }
-    if (format && !is_type(format, "text")) {
-        return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "text: answers cannot be held to a form yet; leave format out");
     }
     return DI_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "grammar/grammar.h"
 
 di_request_env di_request_env_of(const di_engine *engine) {
     di_engine_info info = di_engine_get_info(engine);
@@ -17,6 +18,7 @@ di_request_env di_request_env_of(const di_engine *engine) {
 void di_gen_request_free(di_gen_request *request) {
     for (int32_t i = 0; i < request->n_prompts; i++) di_ids_free(&request->prompts[i]);
     free(request->prompts);
+    di_grammar_release(request->grammar);
     di_arena_free(&request->arena);
     memset(request, 0, sizeof *request);
 }

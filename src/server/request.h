@@ -21,7 +21,8 @@ typedef struct di_request_env {
     int32_t vocab_size, bos_token;
     int64_t context; /* tokens of the longest sequence */
     di_sampling sampling;
-    struct di_turns *turns; /* of the model, as they were sampled (turns.h); may be NULL */
+    struct di_grammars *grammars; /* for forms of answers (grammars.h); NULL in batch */
+    struct di_turns *turns;       /* of the model, as they were sampled (turns.h); may be NULL */
 } di_request_env;
 
 di_request_env di_request_env_of(const di_engine *engine);
@@ -42,11 +43,12 @@ typedef struct di_gen_request {
     const char **stops;
     int n_stops;
     bool stream;
-    bool include_usage;  /* a stream ends with the usage */
-    bool scores_prompt;  /* the prompts' tokens are reported too, with log-probabilities */
-    bool echo;           /* a completion begins with its prompt */
-    const char **echoes; /* then: n_prompts texts */
-    size_t *echo_sizes;  /* and their sizes */
+    bool include_usage;         /* a stream ends with the usage */
+    bool scores_prompt;         /* the prompts' tokens are reported too, with log-probabilities */
+    bool echo;                  /* a completion begins with its prompt */
+    const char **echoes;        /* then: n_prompts texts */
+    size_t *echo_sizes;         /* and their sizes */
+    struct di_grammar *grammar; /* that the answer is held to, behind its thought; or NULL */
     bool has_tools;
     int n_turns, n_known_turns; /* that called tools; of them, put back as they were sampled */
     bool one_call;              /* the answer ends with its first tool call */

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "server/grammars.h"
 #include "server/server_internal.h"
 #include "server/turns.h"
 
@@ -228,13 +229,18 @@ di_status di_server_run(di_engine *engine, const di_server_options *options, di_
     if (!server) return di_fail(error, DI_ERR_MEMORY, "out of memory: server");
     server->options = *options;
     set_up(server, engine);
-    if (!server->env.turns) {
+    di_status status =
+        server->env.turns ? di_grammars_create(server->env.tokenizer, server->env.vocab_size,
+                                               server->info.eos_token, &server->env.grammars, error)
+                          : di_fail(error, DI_ERR_MEMORY, "out of memory: server");
+    if (status != DI_OK) {
+        di_turns_destroy(server->env.turns);
         free(server);
-        return di_fail(error, DI_ERR_MEMORY, "out of memory: server");
+        return status;
     }
-    di_status status = DI_OK;
     int code = uv_loop_init(&server->loop);
     if (code != 0) {
+        di_grammars_destroy(server->env.grammars);
         di_turns_destroy(server->env.turns);
         free(server);
         return fail_uv(code, "cannot make an event loop", error);
@@ -249,6 +255,7 @@ di_status di_server_run(di_engine *engine, const di_server_options *options, di_
     uv_loop_close(&server->loop);
     di_keys_free(&server->keys);
     di_turns_destroy(server->env.turns);
+    di_grammars_destroy(server->env.grammars);
     di_buffer_free(&server->scratch);
     free(server);
     return status;

@@ -103,11 +103,11 @@ static void test_steps(void **state) {
     REFUSED(p.biases[1].id = 384, DI_ERR_USAGE, "biases[1]: token id 384, the vocabulary has 384");
     REFUSED(p.biases[0].id = -1, DI_ERR_USAGE, "biases[0]: token id -1, the vocabulary has 384");
     REFUSED(p.step.n_biases = 16385, DI_ERR_LIMIT,
-            "a step takes at most 16384 logit biases and 8 masks");
-    REFUSED(p.step.n_masks = 9, DI_ERR_LIMIT,
-            "a step takes at most 16384 logit biases and 8 masks");
+            "a step takes at most 16384 logit biases and 34 masks");
+    REFUSED(p.step.n_masks = 35, DI_ERR_LIMIT,
+            "a step takes at most 16384 logit biases and 34 masks");
     REFUSED(p.step.n_masks = -1, DI_ERR_LIMIT,
-            "a step takes at most 16384 logit biases and 8 masks");
+            "a step takes at most 16384 logit biases and 34 masks");
     const char *params = "params[0]: slot, bias range or mask out of range";
     REFUSED(p.params[0].slot = 1, DI_ERR_USAGE, params);
     REFUSED(p.params[0].n_bias = 3, DI_ERR_USAGE, params);
@@ -144,8 +144,9 @@ static void test_drafts(void **state) {
     REFUSED(p.biases[0].id = 70000, DI_ERR_USAGE,
             "biases[0]: token id 70000, the vocabulary has 384");
     REFUSED(step.n_biases = 16385, DI_ERR_LIMIT,
-            "a step takes at most 16384 logit biases and 8 masks");
-    REFUSED(step.n_masks = 9, DI_ERR_LIMIT, "a step takes at most 16384 logit biases and 8 masks");
+            "a step takes at most 16384 logit biases and 34 masks");
+    REFUSED(step.n_masks = 35, DI_ERR_LIMIT,
+            "a step takes at most 16384 logit biases and 34 masks");
     const char *params = "params[0]: slot, bias range or mask out of range";
     REFUSED(p.params[0].slot = 1, DI_ERR_USAGE, params);
     REFUSED(p.params[0].bias_begin = 1, DI_ERR_USAGE, params);

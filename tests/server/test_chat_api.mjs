@@ -248,9 +248,9 @@ test('impossible values are named', async () => {
         ['chat_template_kwargs', ['5']],
         ['messages', ['[]', '"x"', '5']],
         ['model', ['5']],
-        ['response_format', ['{"type": "json_object"}', '{"type": "json_schema"}']],
-        ['structured_outputs', ['{"choice": ["a"]}']],
-        ['guided_json', ['{}']],
+        ['response_format', ['{"type": "yaml"}', '{"type": "json_schema"}', '5']],
+        ['structured_outputs', ['{"choice": "a"}', '5']],
+        ['guided_json', ['5', '"{"']],
         ['tool_choice', ['5']],
     ];
     for (const [key, values] of bad) {

@@ -78,7 +78,7 @@ test('openai: errors are its own classes', async () => {
         e.code === 'model_not_found');
     await assert.rejects(create({ messages: [{ role: 'user', content: 'fox '.repeat(5000) }] }),
         (e) => e instanceof OpenAI.BadRequestError && e.code === 'context_length_exceeded');
-    await assert.rejects(create({ response_format: { type: 'json_object' } }),
+    await assert.rejects(create({ response_format: { type: 'yaml' } }),
         (e) => e instanceof OpenAI.BadRequestError && e.param === 'response_format');
     const stranger = new OpenAI({ baseURL: server.base + '/v1', apiKey: 'x', maxRetries: 0 });
     await assert.rejects(create({}, stranger), (e) => e instanceof OpenAI.AuthenticationError);
@@ -211,7 +211,7 @@ test('anthropic: errors are its own classes', async () => {
         e instanceof Anthropic.BadRequestError && e.error.error.type === 'invalid_request_error');
     await assert.rejects(ask({ messages: [{ role: 'king', content: 'x' }] }),
         (e) => e instanceof Anthropic.BadRequestError);
-    await assert.rejects(ask({ tool_choice: { type: 'any' }, tools: [{ name: 'a',
+    await assert.rejects(ask({ tool_choice: { type: 'tool', name: 'b' }, tools: [{ name: 'a',
         input_schema: { type: 'object' } }] }), (e) => e instanceof Anthropic.BadRequestError);
     const stranger = new Anthropic({ baseURL: server.base, apiKey: 'x', maxRetries: 0 });
     await assert.rejects(stranger.messages.create({ model, max_tokens: 9, messages: sum }), (e) =>

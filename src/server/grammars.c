@@ -1,0 +1,122 @@
+#include "server/grammars.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/sha256.h"
+
+enum { MAX_KEPT = 32 };
+
+typedef struct kept {
+    uint8_t key[DI_SHA256_BYTES];
+    di_grammar *grammar; /* NULL: free */
+    uint64_t used;
+} kept;
+
+struct di_grammars {
+    di_vocabulary *vocabulary;
+    pthread_mutex_t lock; /* of what follows; not held while compiling */
+    kept all[MAX_KEPT];
+    uint64_t clock;
+};
+
+di_status di_grammars_create(const di_tokenizer *tokenizer, int32_t vocab_size, int32_t end_token,
+                             di_grammars **out, di_error *error) {
+    di_grammars *g = calloc(1, sizeof *g);
+    if (!g) return di_fail(error, DI_ERR_MEMORY, "out of memory: grammars");
+    di_status status = di_vocabulary_create(tokenizer, vocab_size, &end_token, end_token >= 0,
+                                            &g->vocabulary, error);
+    if (status != DI_OK) {
+        free(g);
+        return status;
+    }
+    pthread_mutex_init(&g->lock, NULL);
+    *out = g;
+    return DI_OK;
+}
+
+void di_grammars_destroy(di_grammars *g) {
+    if (!g) return;
+    for (int i = 0; i < MAX_KEPT; i++) di_grammar_release(g->all[i].grammar);
+    di_vocabulary_destroy(g->vocabulary);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+static di_status key_of(const di_form_spec *spec, uint8_t key[DI_SHA256_BYTES], di_error *error) {
+    di_buffer text = DI_BUFFER_EMPTY;
+    di_buffer_printf(&text, "%d %d %d %s\n", (int)spec->form, (int)spec->choice, spec->max_calls,
+                     spec->name ? spec->name : "");
+    if (spec->source) di_json_write(&text, spec->source);
+    if (!text.failed) di_sha256(text.data, text.size, key);
+    di_status status =
+        text.failed ? di_fail(error, DI_ERR_MEMORY, "out of memory: grammar") : DI_OK;
+    di_buffer_free(&text);
+    return status;
+}
+
+static di_status compile(const di_grammars *g, const di_form_spec *spec, di_grammar **out,
+                         di_error *error) {
+    di_grammar_options options = di_grammar_options_defaults();
+    const di_json *source = spec->source;
+    options.closed = true;
+    /* As the model's own format writes JSON, and so that it cannot write blanks until its answer is cut. */
+    options.space = DI_GRAMMAR_SPACE_PYTHON;
+    switch (spec->form) {
+    case DI_FORM_SCHEMA:
+        return di_grammar_compile_schema(g->vocabulary, &options, source, out, error);
+    case DI_FORM_JSON_OBJECT:
+        return di_grammar_compile_json_object(g->vocabulary, &options, out, error);
+    case DI_FORM_REGEX:
+        return di_grammar_compile_regex(g->vocabulary, source->text, source->length, out, error);
+    case DI_FORM_EBNF:
+        return di_grammar_compile_ebnf(g->vocabulary, source->text, source->length, out, error);
+    case DI_FORM_CHOICES: return di_grammar_compile_choices(g->vocabulary, source, out, error);
+    case DI_FORM_TOOLS: break;
+    }
+    const di_grammar_tools tools = {.tools = source,
+                                    .choice = spec->choice,
+                                    .name = spec->name,
+                                    .max_calls = spec->max_calls};
+    return di_grammar_compile_tools(g->vocabulary, &options, &tools, out, error);
+}
+
+static di_grammar *find(di_grammars *g, const uint8_t key[DI_SHA256_BYTES]) {
+    di_grammar *found = NULL;
+    pthread_mutex_lock(&g->lock);
+    for (int i = 0; i < MAX_KEPT && !found; i++) {
+        kept *k = &g->all[i];
+        if (!k->grammar || memcmp(k->key, key, DI_SHA256_BYTES) != 0) continue;
+        k->used = ++g->clock;
+        found = di_grammar_acquire(k->grammar);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return found;
+}
+
+static void keep(di_grammars *g, const uint8_t key[DI_SHA256_BYTES], di_grammar *grammar) {
+    pthread_mutex_lock(&g->lock);
+    kept *oldest = &g->all[0];
+    for (int i = 1; i < MAX_KEPT; i++) {
+        if (g->all[i].used < oldest->used) oldest = &g->all[i];
+    }
+    di_grammar *dropped = oldest->grammar;
+    memcpy(oldest->key, key, DI_SHA256_BYTES);
+    oldest->grammar = di_grammar_acquire(grammar);
+    oldest->used = ++g->clock;
+    pthread_mutex_unlock(&g->lock);
+    di_grammar_release(dropped);
+}
+
+di_status di_grammars_get(di_grammars *g, const di_form_spec *spec, di_grammar **out,
+                          di_error *error) {
+    uint8_t key[DI_SHA256_BYTES];
+    DI_TRY(key_of(spec, key, error));
+    *out = find(g, key);
+    if (*out) return DI_OK;
+    DI_TRY(compile(g, spec, out, error));
+    keep(g, key, *out);
+    return DI_OK;
+}

@@ -1,0 +1,241 @@
+// Answers that are held to a form: JSON, schemas, expressions, choices, grammars, tool calls; in every
+// dialect, with thoughts and without, streamed and whole, in company.
+// ctest: slow
+import fs from 'node:fs';
+import path from 'node:path';
+import { assert, test, runTests, serve, post, stream, joinChat } from './harness.mjs';
+
+const server = await serve('--max-batch', '40', '--max-queue', '200');
+const story = [{ role: 'user', content: 'Tell me a story about a fox.' }];
+const chat = (body, on = server) => post(on, '/v1/chat/completions',
+    { messages: story, thinking: { type: 'disabled' }, max_tokens: 150, ...body });
+const text = (r) => {
+    assert.equal(r.status, 200, r.text);
+    return r.json.choices[0].message.content;
+};
+const schema = { type: 'object', properties: {
+    name: { type: 'string', maxLength: 8 }, age: { type: 'integer', minimum: 0, maximum: 150 },
+    kind: { enum: ['fox', 'crow'] }, tags: { type: 'array', items: { type: 'boolean' }, maxItems: 3 },
+}, required: ['name', 'age', 'kind', 'tags'] };
+
+function checkSchema(value) {
+    assert.deepEqual(Object.keys(value), ['name', 'age', 'kind', 'tags']);
+    assert.equal(typeof value.name, 'string');
+    assert.ok([...value.name].length <= 8);
+    assert.ok(Number.isInteger(value.age) && value.age >= 0 && value.age <= 150);
+    assert.ok(['fox', 'crow'].includes(value.kind));
+    assert.ok(value.tags.length <= 3 && value.tags.every((t) => typeof t === 'boolean'));
+}
+
+test('a schema: every answer that ends is valid, whatever the temperature', async () => {
+    const format = { type: 'json_schema', json_schema: { name: 'animal', strict: true, schema } };
+    let ended = 0;
+    for (const temperature of [0, 1, 2]) {
+        const r = await chat({ response_format: format, temperature, n: 12, seed: 5, max_tokens: 300 });
+        assert.equal(r.status, 200, r.text);
+        for (const c of r.json.choices) {
+            if (c.finish_reason !== 'stop') continue;
+            checkSchema(JSON.parse(c.message.content));
+            ended++;
+        }
+    }
+    assert.ok(ended >= 18, `${ended} of 36`);
+});
+
+test('behind a thought, and the thought is free', async () => {
+    const body = { thinking: { type: 'enabled' }, temperature: 0, max_tokens: 300,
+        messages: [{ role: 'user', content: 'What is 12 + 13?' }],
+        response_format: { type: 'json_schema', json_schema: { name: 's', schema:
+            { type: 'object', properties: { sum: { type: 'integer' } }, required: ['sum'] } } } };
+    const r = await chat(body);
+    const { message, finish_reason: finish } = r.json.choices[0];
+    assert.match(message.reasoning_content, /So 12 \+ 13 = 25/);
+    assert.equal(finish, 'stop');
+    assert.ok(Number.isInteger(JSON.parse(message.content).sum), message.content);
+    const { choices } = joinChat((await stream(server, '/v1/chat/completions', body)).events);
+    assert.equal(choices[0].text, message.content);
+    assert.equal(choices[0].thought, message.reasoning_content);
+});
+
+test('the other forms, under their names', async () => {
+    const regex = '(red|green) [0-9]{3}', choices = ['a fox', 'a crow'];
+    const gbnf = 'root ::= "<" [a-c]+ ">"';
+    const cases = [
+        [{ structured_outputs: { regex } }, /^(red|green) [0-9]{3}$/],
+        [{ guided_regex: regex }, /^(red|green) [0-9]{3}$/],
+        [{ regex }, /^(red|green) [0-9]{3}$/],
+        [{ structured_outputs: { choice: choices } }, /^a (fox|crow)$/],
+        [{ guided_choice: choices }, /^a (fox|crow)$/],
+        [{ structured_outputs: { grammar: gbnf } }, /^<[abc]+>?$/],
+        [{ guided_grammar: gbnf }, /^<[abc]+>?$/],
+        [{ ebnf: gbnf }, /^<[abc]+>?$/],
+        [{ response_format: { type: 'json_object' } }, /^\{/],
+        [{ structured_outputs: { json_object: true } }, /^\{/],
+        [{ guided_json: { type: 'array', items: { const: 7 }, minItems: 2, maxItems: 2 } },
+            /^\[\s*7\s*,\s*7\s*\]$/],
+        [{ structured_outputs: { json: '{"const": "yes"}' } }, /^"yes"$/],
+        [{ json_schema: '{"enum": [true]}' }, /^true$/],
+    ];
+    for (const [form, want] of cases) {
+        for (const temperature of [0, 1.5]) {
+            const r = await chat({ ...form, temperature, seed: 3, max_tokens: 60 });
+            const cut = r.json.choices?.[0].finish_reason === 'length';
+            if (!cut) assert.match(text(r), want, JSON.stringify(form));
+            // Only what has no end of its own may be cut.
+            assert.ok(!cut || form.response_format || form.structured_outputs?.json_object ||
+                JSON.stringify(form).includes('root'), r.text);
+        }
+    }
+    const said = await post(server, '/v1/completions', { prompt: 'The colour is ', max_tokens: 20,
+        structured_outputs: { regex }, n: 3, echo: true });
+    for (const c of said.json.choices) assert.match(c.text, /^The colour is (red|green) [0-9]{3}$/);
+});
+
+test('what cannot be enforced is refused, by field and place', async () => {
+    const bad = [
+        [{ response_format: { type: 'json_schema', json_schema: { name: 'x', schema:
+            { type: 'array', contains: { const: 1 } } } } }, 'response_format', /contains/],
+        [{ structured_outputs: { regex: '(?=a)b' } }, 'structured_outputs', /look/],
+        [{ guided_grammar: 'root ::= root "a" | "b"' }, 'guided_grammar', /root/],
+        [{ response_format: { type: 'yaml' } }, 'response_format', /json_schema/],
+        [{ response_format: { type: 'json_schema' } }, 'response_format', /schema/],
+        [{ structured_outputs: { structural_tag: {} } }, 'structured_outputs', /structural_tag/],
+        [{ regex: 'a', response_format: { type: 'json_object' } }, 'regex', /another form/],
+        [{ regex: 5 }, 'regex', /string/],
+        [{ tool_choice: 'required' }, 'tool_choice', /no tools/],
+        [{ response_format: { type: 'json_object' },
+            tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools', /form/],
+        [{ tools: [{ type: 'function', function: { name: 'f' } }],
+            tool_choice: { type: 'function', function: { name: 'g' } } }, 'tool_choice', /g/],
+    ];
+    for (const [form, param, why] of bad) {
+        const r = await chat(form);
+        assert.equal(r.status, 400, r.text);
+        assert.equal(r.json.error.param, param, r.text);
+        assert.match(r.json.error.message, why);
+        assert.notEqual(r.json.error.code, 'context_length_exceeded');
+    }
+});
+
+// ---- Tools ----
+
+const tools = [
+    { name: 'get_weather', description: 'Weather of a city.', parameters: { type: 'object',
+        properties: { city: { enum: ['Rome', 'Oslo'] }, days: { type: 'integer', minimum: 1, maximum: 9 } },
+        required: ['city', 'days'] } },
+    { name: 'add', description: 'Add.', parameters: { type: 'object', properties: {} } }];
+const strict = tools.map((f) => ({ ...f, strict: true }));
+const openai = (list) => list.map((f) => ({ type: 'function', function: f }));
+
+function checkCall(name, given) {
+    const value = typeof given === 'string' ? JSON.parse(given) : given;
+    if (name !== 'get_weather') return assert.equal(name, 'add');
+    assert.deepEqual(Object.keys(value), ['city', 'days']);
+    assert.ok(['Rome', 'Oslo'].includes(value.city));
+    assert.ok(Number.isInteger(value.days) && value.days >= 1 && value.days <= 9);
+}
+
+test('required, named and strict calls', async () => {
+    const marker = (await post(server, '/tokenize', { prompt: '</think>', add_special_tokens: false }))
+        .json.tokens[0];
+    for (const thinking of ['disabled', 'enabled']) {
+        for (const [choice, name] of [['required', null],
+            [{ type: 'function', function: { name: 'get_weather' } }, 'get_weather'],
+            [{ type: 'function', function: { name: 'add' } }, 'add']]) {
+            const body = { tools: openai(strict), tool_choice: choice, thinking: { type: thinking },
+                temperature: 1, seed: 2, n: 4, max_tokens: 400, parallel_tool_calls: false,
+                logit_bias: { [marker]: 8 } }; // thoughts are short
+            const r = await chat(body);
+            let called = 0;
+            assert.equal(r.status, 200, r.text);
+            for (const c of r.json.choices) {
+                if (c.finish_reason !== 'tool_calls') continue;
+                called++;
+                assert.equal(c.message.tool_calls.length, 1);
+                const f = c.message.tool_calls[0].function;
+                if (name) assert.equal(f.name, name);
+                checkCall(f.name, f.arguments);
+                assert.ok(!c.message.content);
+            }
+            assert.ok(called >= 2, JSON.stringify(r.json.choices));
+            const { choices } = joinChat((await stream(server, '/v1/chat/completions',
+                { messages: story, ...body })).events);
+            assert.deepEqual(choices.map((c) => c.calls.map((x) => [x.name, x.arguments])),
+                r.json.choices.map((c) => (c.message.tool_calls ?? []).map((x) =>
+                    [x.function.name, x.function.arguments])));
+        }
+    }
+});
+
+test('strict tools and a free choice: the model\'s own tasks', async () => {
+    const tasks = fs.readFileSync(path.join(process.env.SOURCE, 'models/demo/eval/tool_call.jsonl'),
+        'utf8').trim().split('\n').slice(0, 4).map((l) => JSON.parse(l));
+    for (const task of tasks) {
+        const declared = task.messages[0].tools.map((f) => ({ ...f, strict: true }));
+        const messages = task.messages.map(({ tools: _, ...m }) => m);
+        const r = await chat({ messages, tools: openai(declared), temperature: 0 });
+        const [call] = r.json.choices[0].message.tool_calls;
+        assert.equal(call.function.name, task.tool_calls[0].name);
+        assert.deepEqual(JSON.parse(call.function.arguments), task.tool_calls[0].arguments);
+    }
+});
+
+test('the other dialects', async () => {
+    const one = await post(server, '/v1/responses', { input: 'Tell me.', reasoning: { effort: 'none' },
+        max_output_tokens: 300, temperature: 0, text: { format: { type: 'json_schema', name: 'a', schema } } });
+    assert.equal(one.status, 200, one.text);
+    if (one.json.status === 'completed') checkSchema(JSON.parse(one.json.output.at(-1).content[0].text));
+    const two = await post(server, '/v1/responses', { input: 'Tell me.', reasoning: { effort: 'none' },
+        max_output_tokens: 300, temperature: 0, tool_choice: { type: 'function', name: 'get_weather' },
+        parallel_tool_calls: false, tools: strict.map((f) => ({ type: 'function', ...f })) });
+    const call = two.json.output.find((o) => o.type === 'function_call');
+    checkCall(call.name, call.arguments);
+    const ask = { max_tokens: 300, temperature: 0, thinking: { type: 'disabled' },
+        messages: [{ role: 'user', content: 'Tell me.' }],
+        tools: strict.map((f) => ({ name: f.name, description: f.description, strict: true,
+            input_schema: f.parameters })) };
+    for (const choice of [{ type: 'any', disable_parallel_tool_use: true },
+        { type: 'tool', name: 'get_weather', disable_parallel_tool_use: true }]) {
+        const three = await post(server, '/v1/messages', { ...ask, tool_choice: choice });
+        assert.equal(three.status, 200, three.text);
+        const use = three.json.content.find((b) => b.type === 'tool_use');
+        checkCall(use.name, use.input);
+        assert.equal(three.json.stop_reason, 'tool_use');
+    }
+    const four = await post(server, '/v1/messages', { max_tokens: 300, temperature: 0,
+        thinking: { type: 'disabled' }, messages: ask.messages,
+        output_config: { format: { type: 'json_schema', schema } } });
+    assert.equal(four.status, 200, four.text);
+    if (four.json.stop_reason === 'end_turn') checkSchema(JSON.parse(four.json.content[0].text));
+});
+
+// ---- Company ----
+
+test('many at once, more than a step has masks for, beside free ones', async () => {
+    const held = (i) => chat({ structured_outputs: { regex: `[a-f]{${i + 5}}` }, seed: i });
+    const free = (i) => chat({ messages: [{ role: 'user', content: 'What is 12 + 13?' }], seed: i,
+        temperature: 0 });
+    const alone = text(await free(0));
+    const all = await Promise.all(Array.from({ length: 60 }, (_, i) => i % 6 ? held(i) : free(i)));
+    all.forEach((r, i) => {
+        if (i % 6) assert.match(text(r), new RegExp(`^[a-f]{${i + 5}}$`));
+        else assert.equal(text(r), alone);
+    });
+});
+
+test('drafts change nothing', async () => {
+    const bodies = [{ response_format: { type: 'json_schema', json_schema: { schema } } },
+        { structured_outputs: { regex: '[A-Z][a-z]{3,20}\\.' } }, {}];
+    const answers = [];
+    for (const spec of ['off', 'fixed']) {
+        const other = await serve('--spec', spec);
+        const got = await Promise.all(bodies.map((b) => chat({ ...b, temperature: 1, seed: 9,
+            logprobs: true }, other)));
+        answers.push(got.map((r) => [text(r), r.json.choices[0].logprobs.content.map((t) => t.logprob)]));
+        await other.stop();
+    }
+    assert.deepEqual(answers[0], answers[1]);
+});
+
+test('all of it in the end', () => server.stop());
+await runTests();
