@@ -69,6 +69,31 @@ test('openai: the helper that gathers a stream, with tools and back', async () =
     assert.ok(next.usage.prompt_tokens_details.cached_tokens > 0);
 });
 
+test('openai: structured output', async () => {
+    const schema = { type: 'object', additionalProperties: false, required: ['sum', 'sure'],
+        properties: { sum: { type: 'integer', minimum: 0, maximum: 99 }, sure: { type: 'boolean' } } };
+    const format = { type: 'json_schema', json_schema: { name: 'sum', strict: true, schema } };
+    const whole = await openai.chat.completions.parse({ model, messages: sum, temperature: 0,
+        thinking: { type: 'disabled' }, response_format: format, max_tokens: 100 });
+    assert.equal(whole.choices[0].finish_reason, 'stop');
+    const value = JSON.parse(whole.choices[0].message.content);
+    assert.ok(Number.isInteger(value.sum) && typeof value.sure === 'boolean');
+    const stream = openai.chat.completions.stream({ model, messages: sum, temperature: 0,
+        thinking: { type: 'disabled' }, response_format: format, max_tokens: 100 });
+    assert.equal((await stream.finalChatCompletion()).choices[0].message.content,
+        whole.choices[0].message.content);
+    const called = await openai.chat.completions.create({ model, messages: sum, temperature: 0,
+        thinking: { type: 'disabled' }, tool_choice: 'required', max_tokens: 200,
+        tools: [{ type: 'function', function: { name: 'answer', strict: true, parameters: schema } }] });
+    const [call] = called.choices[0].message.tool_calls;
+    assert.equal(call.function.name, 'answer');
+    assert.deepEqual(Object.keys(JSON.parse(call.function.arguments)), ['sum', 'sure']);
+    const response = await openai.responses.create({ model, input: sum, temperature: 0,
+        reasoning: { effort: 'none' }, max_output_tokens: 100,
+        text: { format: { type: 'json_schema', name: 'sum', strict: true, schema } } });
+    assert.deepEqual(Object.keys(JSON.parse(response.output_text)), ['sum', 'sure']);
+});
+
 test('openai: errors are its own classes', async () => {
     const create = (more, client = openai) =>
         client.chat.completions.create({ model, messages: sum, ...more });
