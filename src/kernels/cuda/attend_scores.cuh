@@ -37,7 +37,7 @@ static __device__ __forceinline__ void load_queries(const di_attend_args &args, 
 #pragma unroll
             for (int i = 0; i < DC / 32; i++) {
                 uint4 v = make_uint4(0, 0, 0, 0);
-                if (WHOLE || begin + 32 * i < width) v = load_early(half + 4 * i);
+                if (WHOLE || begin + 32 * i < width) v = __ldg(half + 4 * i);
                 int at = h * (DC / 4) + 8 * i + r;
                 q[at] = v.x, q[at + 2] = v.y, q[at + 4] = v.z, q[at + 6] = v.w;
             }
@@ -64,31 +64,21 @@ static __device__ __forceinline__ void add_scores(const uint8_t *tile, int half,
     products_commit();
 }
 
-/* The peer's half of own block u to the peer, which has room for it: empty was over. */
-template <int DC>
-static __device__ __forceinline__ void send_tile(pair_shared<DC> *m, int stage, int peer) {
-    uint32_t rank = static_cast<uint32_t>(peer);
-    copy_to_peer(cluster_address(m->tiles[stage][FROM_PEER], rank), m->tiles[stage][AWAY],
-                 m->TILE_BYTES, cluster_address(&m->full[stage][FROM_PEER], rank));
-}
-
 /* The scores of own block u. */
 template <int DC>
-static __device__ __forceinline__ void make_scores(pair_shared<DC> *m, int u, int peer,
+static __device__ __forceinline__ void make_scores(pair_shared<DC> *m, int u,
                                                    const uint32_t (&q)[DC / 2], float (&s)[32]) {
-    int stage = u % PAIR_STAGES;
-    uint32_t parity = u / PAIR_STAGES & 1;
-    barrier_wait(&m->full[stage][AWAY], parity);
-    if (threadIdx.x == 0) send_tile(m, stage, peer);
-    __syncwarp();
+    int stage = u % 2 * 3;
+    uint32_t parity = u / 2 & 1;
+    barrier_wait(&m->full[stage], parity);
     hold(s);
     products_begin();
-    add_scores<DC>(m->tiles[stage][AWAY], 0, q, s);
-    barrier_wait(&m->full[stage][HERE], parity);
+    add_scores<DC>(m->tiles[stage], 0, q, s);
+    barrier_wait(&m->full[stage + 1], parity);
     products_begin();
-    add_scores<DC>(m->tiles[stage][HERE], 1, q, s);
+    add_scores<DC>(m->tiles[stage + 1], 1, q, s);
     products_wait<1>();
-    if (lane_id() == 0) barrier_arrive(&m->empty[stage][AWAY]);
+    if (lane_id() == 0) barrier_arrive(&m->empty[stage]);
     products_wait<0>();
     hold(s);
 }
@@ -189,11 +179,11 @@ static __device__ __forceinline__ void send_probabilities(pair_shared<DC> *m, in
 
 /* What results are multiplied with at the end. */
 template <int DC>
-static __device__ __forceinline__ void finish_heads(const pair_row &row, int32_t n,
+static __device__ __forceinline__ void finish_heads(const pair_row &row, const key_list &l,
                                                     pair_shared<DC> *m, head_pair *h) {
-    uint32_t of_peer = static_cast<uint32_t>(blocks_of(n, row.rank ^ 1));
+    uint32_t n_blocks = static_cast<uint32_t>(l.n + SLAB - 1) / SLAB;
     float top[2] = {h->top[0], h->top[1]}, total[2];
-    if (h->met < of_peer) meet_maximum(m, h, top);
+    if (h->met < (n_blocks + static_cast<uint32_t>(row.rank)) / 2) meet_maximum(m, h, top);
 #pragma unroll
     for (int r = 0; r < 2; r++)
         total[r] = warp_reduce(h->total[r], add_op(), 4) * fast_exp2(h->top[r] - top[r]);
@@ -213,38 +203,24 @@ static __device__ __forceinline__ void finish_heads(const pair_row &row, int32_t
     if (lane_id() == 0) barrier_arrive(&m->finished);
 }
 
-/* Sinks to `inverse`, asked for before other kernels are done: stored weights. */
-template <int DC>
-static __device__ __forceinline__ void load_sinks(const di_attend_args &args, const pair_row &row,
-                                                  pair_shared<DC> *m) {
-    int head = static_cast<int>(threadIdx.x);
-    if (head < PAIR_HEADS && row.head + head < args.n_heads)
-        m->inverse[head] = vector_value(args.sink, row.head + head);
-}
-
 template <int DC, bool WHOLE>
 static __device__ __forceinline__ void make_probabilities(const di_attend_args &args,
-                                                          const pair_row &row, pair_shared<DC> *m,
-                                                          float scale) {
+                                                          const pair_row &row, const key_list &l,
+                                                          pair_shared<DC> *m, float scale) {
     uint32_t q[DC / 2], p[16];
     float s[32], shrink[2];
     head_pair h = {{-1e30f, -1e30f}, {0, 0}, 0};
     load_queries<DC, WHOLE>(args, row, q);
-    load_sinks(args, row, m);
-    threads_meet<LIST_MEET, PAIR_THREADS>();
-    int32_t n = slots_listed(m);
-    if (n < 0) return;
-    cluster_meet();
     for (int u = 0;; u++) {
-        int block = 2 * u + row.rank, live = n - block * SLAB;
+        int block = 2 * u + row.rank, live = l.n - block * SLAB;
         if (live <= 0) break;
-        make_scores<DC>(m, u, row.rank ^ 1, q, s);
+        make_scores<DC>(m, u, q, s);
         if (live < SLAB) mask_scores(s, live);
         take_maximum(m, block, row.rank ^ 1, scale, s, &h, shrink);
         take_softmax(&h, scale, s, p);
         send_probabilities(m, u, row.rank ^ 1, shrink, p);
     }
-    finish_heads(row, n, m, &h);
+    finish_heads(row, l, m, &h);
 }
 
 #endif

@@ -48,17 +48,6 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity
     } while (done == 0);
 }
 
-/* N threads of the block, in whole warps: those that meet wait for those that come. ID: 1 to 15, of
- * a barrier that such calls alone use. */
-template <int ID, int N> static __device__ __forceinline__ void threads_meet() {
-    __syncwarp();
-    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(ID), "n"(N) : "memory");
-}
-template <int ID, int N> static __device__ __forceinline__ void threads_come() {
-    __syncwarp();
-    asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"n"(ID), "n"(N) : "memory");
-}
-
 /* ---- The other block of a cluster of two; addresses and barriers by cluster_address ---- */
 
 /* 16 and 4 bytes, which count for the peer's barrier when they are there. */
@@ -77,15 +66,6 @@ static __device__ __forceinline__ void store_peer(uint32_t to, float x, uint32_t
 }
 static __device__ __forceinline__ void barrier_arrive_peer(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/* Copies bytes of this block's shared memory, which products may read, to the peer's; they count for
- * the peer's barrier. One thread calls. */
-static __device__ __forceinline__ void copy_to_peer(uint32_t to, const void *from, uint32_t bytes,
-                                                    uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], "
-                 "[%1], %2, [%3];" ::"r"(to),
-                 "r"(shared_address(from)), "r"(bytes), "r"(barrier)
-                 : "memory");
 }
 /* The barriers that this thread initialised are there for the cluster after cluster_meet. */
 static __device__ __forceinline__ void barriers_made() {

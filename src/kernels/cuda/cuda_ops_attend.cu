@@ -244,15 +244,14 @@ static bool fits_pair(const di_stream *s, size_t bytes) {
     return major == 9;
 }
 
-/* Whether keys are of the largest width, their codes aligned to 16 bytes, scales of entries to four
- * and of the window to two (attend_pair_kernel): those of released models are. */
+/* Whether keys are of the largest width, their codes aligned to 16 bytes, the scales of entries to
+ * two (attend_pair_kernel): those of released models are. */
 static bool whole_keys(const di_attend_args *args) {
     uint64_t all = args->kv_codes.address | args->ring.codes.address;
-    uint64_t scales = args->kv_scales.address | args->ring.scales.address;
-    if (args->head_dim != MAX_DIM || scales % 2 != 0) return false;
+    if (args->head_dim != MAX_DIM) return false;
     if (args->top_k == 0) return all % 16 == 0;
     all |= args->pages.pool.address | args->pages.page_bytes | args->pages.codes;
-    return all % 16 == 0 && args->pages.scales % 4 == 0;
+    return all % 16 == 0 && args->pages.scales % 2 == 0;
 }
 
 /* Returns whether it did. */
@@ -263,11 +262,11 @@ template <int DC> static bool attend_pair(di_stream *s, const di_attend_args *ar
               cuda_blocks(args->n_heads, PAIR_HEADS));
     float scale = score_scale(args->head_dim) * (LOG2_E / KEY_SHARE);
     if (DC == MAX_DIM / 2 && whole_keys(args))
-        cuda_launch_early(s, "attend", grid, PAIR_THREADS, bytes,
-                          attend_pair_kernel<MAX_DIM / 2, true>, *args, scale);
+        cuda_launch(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<MAX_DIM / 2, true>,
+                    *args, scale);
     else
-        cuda_launch_early(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<DC, false>,
-                          *args, scale);
+        cuda_launch(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<DC, false>, *args,
+                    scale);
     return true;
 }
 

@@ -10,14 +10,28 @@
 static constexpr int PARTS = 2, PART = CHUNK_KEYS / PARTS; /* blocks of a turn: one a thread */
 static_assert(PART == INDEX_THREADS, "a block of entries is a thread's");
 
+/* The key of block b: of its best entry; the newest one's is that of infinity. */
+static __device__ __forceinline__ uint32_t block_key(const uint16_t *keys, int32_t b, int32_t size,
+                                                     int32_t visible) {
+    uint32_t best = 0;
+    int32_t begin = b * size, end = visible - begin < size ? visible : begin + size;
+    if (b == (visible - 1) / size) return half_key(INFINITY);
+    if (size == 8) { /* rows of keys begin at multiples of 16 bytes */
+        uint4 v = *reinterpret_cast<const uint4 *>(keys + begin);
+        uint32_t words[4] = {v.x, v.y, v.z, v.w};
+        for (int i = 0; i < 4; i++) best = max(best, max(words[i] & 0xFFFFu, words[i] >> 16));
+        return best;
+    }
+    for (int32_t j = begin; j < end; j++) best = max(best, static_cast<uint32_t>(keys[j]));
+    return best;
+}
+
 static __global__
 __launch_bounds__(INDEX_THREADS) void index_blocks_kernel(di_index_select_args args,
                                                           index_pass pass) {
     __shared__ uint32_t bins[BINS];
     __shared__ int32_t starts[2 * INDEX_ROWS + 1];
-    let_kernels_begin();
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS) bins[i] = 0;
-    await_kernels_before();
     index_share share = take_share(pass.chunks, pass.lists, pass.n_rows, PARTS, starts);
     for (int32_t list = share.list; share.begin < share.end; list++) {
         int32_t r = list - pass.n_rows, visible = visible_entries(args, pass.first + r);
@@ -39,7 +53,35 @@ __launch_bounds__(INDEX_THREADS) void index_blocks_kernel(di_index_select_args a
     }
 }
 
-/* ---- Counts ---- */
+/* ---- The k-th key ---- */
+
+/* The bin of the k-th largest key, and how many of that bin are among the k largest; (-1, 0) where
+ * there are fewer. All threads of the block get it. */
+static __device__ int2 find_bin(const int32_t *bins, int32_t k) {
+    __shared__ int2 found;
+    const int each = BINS / INDEX_THREADS;
+    int32_t top = BINS - each * static_cast<int32_t>(threadIdx.x), all, sum = 0, mine[each];
+    if (threadIdx.x == 0) found = make_int2(-1, 0); /* sum_before has barriers */
+    const int4 *from = reinterpret_cast<const int4 *>(bins + top - each);
+#pragma unroll
+    for (int i = 0; i < each / 4; i++) {
+        int4 v = from[i];
+        mine[4 * i] = v.x, mine[4 * i + 1] = v.y, mine[4 * i + 2] = v.z, mine[4 * i + 3] = v.w;
+    }
+    for (int i = 0; i < each; i++) sum += mine[i];
+    int32_t above = sum_before(sum, &all);
+    if (above < k && above + sum >= k) {
+#pragma unroll
+        for (int i = each - 1; i >= 0; i--) {
+            if (above + mine[i] >= k && above < k) found = make_int2(top - each + i, k - above);
+            above += mine[i];
+        }
+    }
+    __syncthreads();
+    int2 result = found;
+    __syncthreads(); /* before another call */
+    return result;
+}
 
 /* Keys of a chunk as a warp holds them: 8 lane .. of every 8 WARP, two a word. Loaded together, and
  * before it is known what to do with them. */
@@ -59,6 +101,17 @@ static __device__ __forceinline__ chunk_part load_part(const uint16_t *keys, int
         if (place < end) part.keys[i] = *reinterpret_cast<const uint4 *>(keys + place);
     }
     return part;
+}
+
+/* The eight keys at `place`; those from `end` on are 0. */
+static __device__ __forceinline__ void split_keys(uint4 v, int32_t place, int32_t end,
+                                                  uint32_t *out) {
+    uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t key = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xFFFFu;
+        out[i] = place + i < end ? key : 0;
+    }
 }
 
 /* A part's keys above the bin, of this lane, and those in it by their lower bits. low: [LOW] in
@@ -87,7 +140,6 @@ __launch_bounds__(INDEX_THREADS) void index_count_kernel(di_index_select_args ar
                                                          index_pass pass) {
     __shared__ int32_t starts[2 * INDEX_ROWS + 1], lows[INDEX_WARPS][LOW];
     int32_t lane = lane_id(), *low = lows[warp_id()];
-    begin_early();
     index_share share = take_share(pass.chunks, pass.lists, 0, 1, starts);
     for (int32_t list = share.list; share.begin < share.end; list++) {
         int32_t end = starts[list + 1] < share.end ? starts[list + 1] : share.end;
@@ -131,6 +183,28 @@ __launch_bounds__(INDEX_THREADS) void index_count_kernel(di_index_select_args ar
 
 /* ---- Picks ---- */
 
+/* What is taken of a list: keys above `last`, and the first `ties` of that key. low: its lower bits;
+ * -1: all keys are taken. */
+typedef struct pick_rule {
+    uint32_t last;
+    int32_t low, ties;
+} pick_rule;
+
+static __device__ __forceinline__ pick_rule rule_of(const index_pass &pass, int32_t list) {
+    int2 found = pass.found[list];
+    pick_rule rule = {0, -1, 0};
+    if (found.x < 0) return rule;
+    int32_t missing = found.y;
+    for (int32_t low = LOW - 1; low >= 0; low--) {
+        int32_t n = pass.low[list * LOW + low];
+        if (rule.low >= 0) continue;
+        if (n >= missing)
+            rule = pick_rule{static_cast<uint32_t>(found.x * LOW + low), low, missing};
+        missing -= n;
+    }
+    return rule;
+}
+
 /* A chunk's keys that are larger than the last one taken, and equal to it. */
 static __device__ __forceinline__ int2 chunk_picks(const index_pass &pass, const pick_rule &rule,
                                                    int32_t chunk) {
@@ -140,6 +214,28 @@ static __device__ __forceinline__ int2 chunk_picks(const index_pass &pass, const
         n.x += pass.counts[(1 + low) * pass.n_chunks + chunk];
     n.y = pass.counts[(1 + rule.low) * pass.n_chunks + chunk];
     return n;
+}
+
+/* Where a list's picks go, and what they are: places, or entries of the published blocks. */
+typedef struct pick_list {
+    int32_t *out;
+    const int32_t *blocks; /* NULL: places */
+    int32_t block_size;
+} pick_list;
+static __device__ __forceinline__ pick_list picks_of(const di_index_select_args &args,
+                                                     const index_pass &pass, int32_t list) {
+    bool of_blocks = list >= pass.n_rows;
+    int64_t t = pass.first + (of_blocks ? list - pass.n_rows : list);
+    int32_t *blocks = cuda_at<int32_t>(args.candidates) + t * args.top_blocks;
+    pick_list to = {of_blocks ? blocks : cuda_at<int32_t>(args.picks) + t * args.top_k, NULL,
+                    args.block_size};
+    if (args.candidate_mode == DI_CANDIDATES_USE) to.blocks = blocks;
+    return to;
+}
+static __device__ __forceinline__ int32_t picked_at(const pick_list &to, int32_t place) {
+    if (to.blocks == NULL) return place;
+    int32_t at = to.block_size == 8 ? place / 8 : place / to.block_size;
+    return to.blocks[at] * to.block_size + (place - at * to.block_size);
 }
 
 /* The eight keys at `place` of a lane, two a word; 0 from `end` on. Returns `before`, larger and equal
@@ -195,7 +291,6 @@ __launch_bounds__(INDEX_THREADS) void index_write_kernel(di_index_select_args ar
                                                          index_pass pass) {
     __shared__ int32_t starts[2 * INDEX_ROWS + 1];
     __shared__ int2 round_picks[INDEX_WARPS];
-    begin_early();
     index_share share = take_share(pass.chunks, pass.lists, 0, 1, starts);
     for (int32_t list = share.list; share.begin < share.end; list++) {
         int32_t end = starts[list + 1] < share.end ? starts[list + 1] : share.end;
@@ -204,7 +299,7 @@ __launch_bounds__(INDEX_THREADS) void index_write_kernel(di_index_select_args ar
         int32_t each = list_chunk(pass, list, size);
         const uint16_t *keys = list_keys(pass, list);
         pick_list to = picks_of(args, pass, list);
-        pick_rule rule = rule_of(pass.found[list], pass.low + list * LOW);
+        pick_rule rule = rule_of(pass, list);
         int2 before = make_int2(0, 0), mine = make_int2(0, 0);
         for (int32_t c = first + static_cast<int32_t>(threadIdx.x); c < share.begin;
              c += INDEX_THREADS) {
