@@ -138,7 +138,8 @@ typedef bool (*di_progress_fn)(void *user, di_phase phase, int64_t done, int64_t
 
 typedef struct di_engine_options {
     /* "cpu": fast (AVX2); "cuda": a GPU (Hopper or later); "ref": the defining twins. "auto" (default):
-     * the CPU, as long as the GPU does not pass all of its tests; di_engine_info says why. */
+     * the GPU where this build has CUDA, there is one that it can use and the model fits into its
+     * memory; else the CPU. di_engine_info says which and why. */
     const char *backend;
     const char *numerics; /* "release": rounded where the release rounds; "float": nothing rounded
                              but what the caches store. Default DI_DEFAULT_NUMERICS */

@@ -179,20 +179,28 @@ static void close_model(di_engine *engine) {
     engine->backend = NULL;
 }
 
-/* The CPU, and why. A GPU is not taken by itself before the backend passes all of its tests on one
- * (docs/gpu.md). */
+static void say_why_gpu(di_engine *engine) {
+    const uint64_t mib = 1 << 20;
+    snprintf(engine->why, sizeof engine->why,
+             "%s: weights %" PRIu64 " MiB and state %" PRIu64 " MiB of %" PRIu64
+             " MiB that may be taken",
+             engine->backend->device, engine->memory.weights / mib, engine->info.state_bytes / mib,
+             engine->backend->device_memory / mib);
+}
+
+/* The GPU, if there is one that this build can use and the model fits it; else the CPU. What is
+ * wrong with the model or the options is so on either. */
 static di_status open_auto(di_engine *engine, const char *directory, const di_config *config,
                            di_error *error) {
     di_status status = di_device_create(&engine->options, "cuda", config, &engine->backend, error);
+    bool usable = status == DI_OK;
+    if (usable) status = open_model(engine, directory, config, error);
     if (status == DI_OK) {
-        snprintf(
-            engine->why, sizeof engine->why,
-            "%s is there, but the GPU backend does not pass all of its tests yet; --backend cuda "
-            "takes it",
-            engine->backend->device);
-    } else {
-        snprintf(engine->why, sizeof engine->why, "%s", di_device_reason(error));
+        say_why_gpu(engine);
+        return DI_OK;
     }
+    if (usable && status != DI_ERR_MEMORY && status != DI_ERR_UNSUPPORTED) return status;
+    snprintf(engine->why, sizeof engine->why, "%s", di_device_reason(error));
     close_model(engine);
     DI_TRY(di_device_create(&engine->options, "cpu", config, &engine->backend, error));
     return open_model(engine, directory, config, error);

@@ -27,7 +27,8 @@ const di_option di_options[DI_N_OPTIONS] = {
         .verbs = NETWORK | INSPECT,
         .help = "What computes: cpu is the fast path (AVX2), cuda a GPU (Hopper or later), ref the "
                 "scalar twins in double precision, which define the results and are very slow. auto "
-                "takes cpu as long as the GPU does not pass all of its tests, and says on stderr why."},
+                "takes the GPU where there is one that this build can use and the model fits it, "
+                "else cpu, and says on stderr which and why."},
     [DI_OPT_NUMERICS] = {.name = "numerics", .type = DI_TYPE_CHOICE, .group = DI_GROUP_MACHINE,
         .value = "NAME", .choices = "float|release", .default_value = DI_DEFAULT_NUMERICS,
         .verbs = NETWORK | INSPECT,

@@ -44,7 +44,7 @@ static void test_auto(void **state) {
         o.max_batch = max_batch;
         di_engine *engine = open_engine(&o);
         di_engine_info info = di_engine_get_info(engine);
-        assert_string_equal(info.backend, "cpu");
+        assert_string_equal(info.backend, has_gpu() ? "cuda" : "cpu");
         assert_non_null(info.why);
         assert_null(strchr(info.why, '\n'));
         if (!has_gpu()) assert_string_equal(info.why, di_device_reason(&error));
