@@ -32,8 +32,8 @@ static const char *const serve_examples[] =
      "on http://127.0.0.1:8000",
      "deepinfer serve MODEL --host 0.0.0.0 --api-keys keys.txt --max-batch 64",
      "for others, with keys",
-     "curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d "
-     "'{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'",
+     ("curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d "
+      "'{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'"),
      "a question",
      NULL};
 
