@@ -247,6 +247,12 @@ void di_write_openai_usage(const di_writer *w, di_buffer *out) {
                      u.n_cached, u.n_prompt - u.n_cached);
 }
 
+void di_write_openai_failure(di_writer *w, di_buffer *out) {
+    di_buffer_puts(out, "data: ");
+    di_write_openai_error(out, w->failure, "server_error", NULL, 0, NULL);
+    di_buffer_puts(out, "\n\ndata: [DONE]\n\n");
+}
+
 void di_write_text(di_buffer *out, const di_buffer *text) {
     di_json_write_string(out, text->data ? text->data : "", text->size);
 }

@@ -93,6 +93,8 @@ typedef struct di_writer_usage {
 di_writer_usage di_writer_get_usage(const di_writer *w);
 /* "usage":{...} as OpenAI and DeepSeek have it. */
 void di_write_openai_usage(const di_writer *w, di_buffer *out);
+/* The last events of a stream that failed. */
+void di_write_openai_failure(di_writer *w, di_buffer *out);
 void di_write_text(di_buffer *out, const di_buffer *text); /* as a JSON string */
 /* Log-probabilities in the form of chat completions, [...]. */
 void di_write_chat_tokens(const di_writer *w, const di_buffer *tokens, di_buffer *out);

@@ -136,12 +136,6 @@ static void finish(di_writer *w, di_buffer *out) {
     di_buffer_puts(out, "data: [DONE]\n\n");
 }
 
-static void failure(di_writer *w, di_buffer *out) {
-    di_buffer_puts(out, "data: ");
-    di_write_openai_error(out, w->failure, "server_error", NULL, 0, NULL);
-    di_buffer_puts(out, "\n\ndata: [DONE]\n\n");
-}
-
 /* ---- The body ---- */
 
 static void whole(di_writer *w, di_buffer *out) {
@@ -176,6 +170,6 @@ const di_writer_ops di_completion_writer = {.begin = begin,
                                             .call = call,
                                             .end = end,
                                             .finish = finish,
-                                            .failure = failure,
+                                            .failure = di_write_openai_failure,
                                             .whole = whole,
                                             .keep_alive = ": keep-alive\n\n"};
