@@ -37,7 +37,7 @@ typedef struct cuda_beside {
     cudaEvent_t begin, end;
     uint64_t bytes; /* of workspace, behind the counters */
     bool runs;      /* something there has not been waited for */
-    bool aside;     /* di_stream's stream is this one, for now */
+    bool aside;     /* between step_aside and step_back: di_stream's stream is this one */
     bool router;    /* the router's choice is among what runs */
     di_ptr pre;     /* what a mix that runs writes */
 } cuda_beside;

@@ -23,10 +23,6 @@ static __device__ __forceinline__ void copy_4(void *shared, const void *from, ui
                  "l"(from), "r"(valid)
                  : "memory");
 }
-static __device__ __forceinline__ void copy_4(void *shared, const void *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(from)
-                 : "memory");
-}
 /* To a shared address, all of it there. */
 static __device__ __forceinline__ void copy_16(uint32_t shared, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
