@@ -25,7 +25,7 @@ static int open_model(void **state) {
     assert_int_equal(model.config->sliding_window, W);
     assert_int_equal(model.config->num_hidden_layers, 8);
     assert_int_equal(di_model_cut_layer(model.config), 5);
-    for (int32_t i = 0; i < RUN_MAX_PROMPT; i++) text[i] = (i * 37 + i / 5) % 300 + 3;
+    run_fill_text(text);
     return 0;
 }
 

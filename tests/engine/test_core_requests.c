@@ -20,7 +20,7 @@ static int32_t text[RUN_MAX_PROMPT];
 static int open_model(void **state) {
     (void)state;
     run_open_model(&model, "tests/data/golden/tiny-a/model", TEST_CPU, DI_NUMERICS_FLOAT, 1);
-    for (int32_t i = 0; i < RUN_MAX_PROMPT; i++) text[i] = (i * 37 + i / 5) % 300 + 3;
+    run_fill_text(text);
     return 0;
 }
 

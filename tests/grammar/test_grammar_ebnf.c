@@ -163,12 +163,6 @@ static void test_choices(void **state) {
     di_arena_free(&arena);
 }
 
-static int done(void **state) {
-    (void)state;
-    grammar_vocabulary_free();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules_and_recursion),
@@ -180,5 +174,5 @@ int main(void) {
         cmocka_unit_test(test_masks_are_what_the_matcher_takes),
         cmocka_unit_test(test_choices),
     };
-    return cmocka_run_group_tests(tests, NULL, done);
+    return cmocka_run_group_tests(tests, NULL, grammar_vocabulary_done);
 }

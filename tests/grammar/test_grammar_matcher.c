@@ -377,12 +377,6 @@ static void test_a_vocabulary_of_its_own(void **state) {
     free(text);
 }
 
-static int done(void **state) {
-    (void)state;
-    grammar_vocabulary_free();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_end_is_allowed_exactly_where_the_grammar_accepts),
@@ -399,5 +393,5 @@ int main(void) {
         cmocka_unit_test(test_a_grammar_without_a_vocabulary_follows_bytes),
         cmocka_unit_test(test_a_vocabulary_of_its_own),
     };
-    return cmocka_run_group_tests(tests, NULL, done);
+    return cmocka_run_group_tests(tests, NULL, grammar_vocabulary_done);
 }

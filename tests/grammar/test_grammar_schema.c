@@ -423,12 +423,6 @@ static void test_random_schemas_have_right_masks(void **state) {
     assert_true(n_compiled > 20);
 }
 
-static int done(void **state) {
-    (void)state;
-    grammar_vocabulary_free();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_types),
@@ -445,5 +439,5 @@ int main(void) {
         cmocka_unit_test(test_hostile_schemas_are_bounded),
         cmocka_unit_test(test_random_schemas_have_right_masks),
     };
-    return cmocka_run_group_tests(tests, NULL, done);
+    return cmocka_run_group_tests(tests, NULL, grammar_vocabulary_done);
 }

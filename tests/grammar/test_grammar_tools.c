@@ -178,12 +178,6 @@ static void test_refusals_name_the_tool(void **state) {
             &required, "tools[0] (a): /: parameters must be an object");
 }
 
-static int done(void **state) {
-    (void)state;
-    grammar_vocabulary_free();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_strict_parameters_follow_the_schema),
@@ -193,5 +187,5 @@ int main(void) {
         cmocka_unit_test(test_random_calls_are_parsed),
         cmocka_unit_test(test_refusals_name_the_tool),
     };
-    return cmocka_run_group_tests(tests, NULL, done);
+    return cmocka_run_group_tests(tests, NULL, grammar_vocabulary_done);
 }

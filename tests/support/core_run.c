@@ -114,6 +114,10 @@ void run_open_model(test_model *m, const char *directory, test_backend backend,
     m->context = NULL;
 }
 
+void run_fill_text(int32_t *text) {
+    for (int32_t i = 0; i < RUN_MAX_PROMPT; i++) text[i] = (i * 37 + i / 5) % 300 + 3;
+}
+
 di_core_options run_options(void) {
     return (di_core_options){.max_batch = 4,
                              .max_rows = 32,

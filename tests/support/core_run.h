@@ -47,6 +47,8 @@ bool run_ended(const run *r);
 /* Opens a model without a context of its own. */
 void run_open_model(test_model *m, const char *directory, test_backend backend,
                     di_numerics numerics, int32_t n_threads);
+/* Token ids that repeat nowhere soon, within a vocabulary of 303: RUN_MAX_PROMPT of them. */
+void run_fill_text(int32_t *text);
 /* Small defaults for tests: 4 sequences, 32 rows, a context of 448 tokens, 64 pages. */
 di_core_options run_options(void);
 di_core *run_core(const test_model *m, const di_core_options *options);

@@ -36,6 +36,12 @@ void grammar_vocabulary_free(void) {
     tokenizer = NULL;
 }
 
+int grammar_vocabulary_done(void **state) {
+    (void)state;
+    grammar_vocabulary_free();
+    return 0;
+}
+
 uint32_t grammar_random(uint64_t *state, uint32_t below) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     uint64_t x = *state ^ *state >> 29;

@@ -8,6 +8,7 @@
 const di_vocabulary *grammar_vocabulary(void);
 const di_tokenizer *grammar_tokenizer(void);
 void grammar_vocabulary_free(void);
+int grammar_vocabulary_done(void **state); /* the same, as a group's end */
 
 /* Compiles a schema given as text; fails the test on an error. */
 di_grammar *grammar_of_schema(const char *schema, const di_grammar_options *options);
