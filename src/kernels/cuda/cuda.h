@@ -50,6 +50,7 @@ struct di_stream {
     uint8_t *work; /* device workspace of the operation that runs, given out by cuda_take */
     uint64_t work_size, work_used;
     cuda_beside beside;
+    uint32_t *far; /* device memory: not 0 where some packed matrix has far scales (mma_far) */
     bool late; /* the next kernel waits for more than the one before it */
     cuda_transfer *transfer;
     cuda_graphs *graphs; /* NULL: nothing is kept */
@@ -199,11 +200,11 @@ static inline di_ptr cuda_take_f(di_stream *s, int64_t n) {
 
 /* ---- cuda_ops_product.cu ---- */
 
-/* out[t] = rows first .. first + n - 1 of w times x[t]; x in memory as A. */
+/* out[t] = w x[t]; x in memory as A. */
 typedef struct cuda_product {
     di_matrix w;
-    int32_t n_rows, first, n;
-    int32_t groups; /* 1, or as di_linear_args: then first is 0 and n is w.n */
+    int32_t n_rows, n;
+    int32_t groups; /* 1, or as di_linear_args */
     di_ptr x;       /* A, row t at element t * x_stride */
     int64_t x_stride;
     di_ptr out; /* A, or F when to_f; row t at element t * out_stride */
