@@ -211,7 +211,7 @@ static di_status bind_matrix(di_backend *backend, const di_host_matrix *m, const
     if (!cuda_can_pack(m))
         return di_fail(error, DI_ERR_UNSUPPORTED,
                        "cuda backend: %s has %d rows of %d values in %d groups: groups need a "
-                       "multiple of 8 rows, and 16 rows at most %llu bytes",
+                       "multiple of 8 rows, and 128 rows at most %llu bytes",
                        what, m->n, m->k, m->groups, (unsigned long long)DI_BIND_STAGING_BYTES);
     cuda_begin(&self->stream);
     if (self->staging == NULL)

@@ -5,7 +5,8 @@
 /* Tiles of the shared expert that do not fill the device are split. */
 template <typename Job, int N> static void run_wide(di_stream *s, const Job &job, int64_t tiles) {
     if constexpr (Job::SIDES == 2)
-        if (job.experts == NULL && 4 * tiles < 3 * s->n_processors && mma_parts(job.rows.k) > 1) {
+        if (job.experts == NULL &&
+            mma_is_split<mma_wide<Job, N, true>::BLOCKS>(s, job.rows.k, tiles)) {
             mma_launch_split<Job, N>(s, "experts", job, tiles);
             return;
         }
@@ -45,7 +46,7 @@ void mma_run_experts(di_stream *s, const di_experts_args *args) {
     int32_t columns = mma_expert_columns(picks, args->n_experts);
     bool wide = columns > 16;
     int64_t slots = static_cast<int64_t>(wide ? mma_wide_slots(picks, args->n_experts) : picks);
-    mma_order order = mma_order_of(DI_FP4_PAIR, wide);
+    mma_order order = mma_order_of(DI_FP4_PAIR, wide, slots);
     mma_input in = {args->u, args->width, args->n_rows, 1, args->width, true, order, NULL};
     in.out = cuda_take<uint8_t>(s, mma_input_bytes(wide ? slots : args->n_rows, 1, args->width));
     pick_lists lists = mma_sort_picks(s, args, columns, wide, wide ? NULL : &in);
@@ -61,6 +62,7 @@ void mma_run_experts(di_stream *s, const di_experts_args *args) {
     mma_expert_out<DI_FP4_PAIR> second = {};
     second.rows = mma_rows_of(s, DI_FP4_PAIR, args->inner);
     second.experts = first.experts, second.x = first.h, second.width = args->width;
+    second.octets = order.octets;
     second.lists = lists, second.out = cuda_at<__nv_bfloat16>(args->rows);
 
     int64_t tiles = mma_most_tiles(args, columns);
@@ -108,7 +110,7 @@ void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     mma_ready x =
         mma_prepare(s, DI_F8_E4M3, args->u, args->w1.k, args->n_rows, 1, args->w1.k, true);
     mma_ready h = {take_h(s, args->n_rows, inner), args->n_rows, 1, inner, DI_F8_E4M3, x.wide};
-    mma_order order = mma_order_of(DI_F8_E4M3, x.wide);
+    mma_order order = mma_order_of(DI_F8_E4M3, x.wide, mma_rows8(args->n_rows));
     if (!x.wide) {
         run_shared_in(s, args, x, order, h.data);
     } else {

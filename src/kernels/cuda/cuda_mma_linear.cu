@@ -21,8 +21,8 @@ mma_ready mma_room(di_stream *s, di_dtype dtype, int32_t n_rows, int32_t groups,
 mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows,
                       int32_t groups, int32_t k, bool quantize) {
     mma_ready ready = mma_room(s, dtype, n_rows, groups, k);
-    mma_input in = {x,         stride, n_rows, groups, k, quantize, mma_order_of(dtype, ready.wide),
-                    ready.data};
+    mma_order order = mma_order_of(dtype, ready.wide, mma_rows8(n_rows) * groups);
+    mma_input in = {x, stride, n_rows, groups, k, quantize, order, ready.data};
     CUDA_REQUIRE((!quantize || k % 32 == 0) && mma_input_chunks(in) < INT32_MAX - PREPARE_THREADS);
     cuda_launch_early(s, "prepare", cuda_blocks(mma_input_chunks(in), PREPARE_THREADS),
                       PREPARE_THREADS, 0, prepare_kernel, in);

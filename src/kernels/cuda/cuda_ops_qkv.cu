@@ -169,7 +169,7 @@ static mma_ready low_rows(di_stream *s, const di_qkv_args *args, di_ptr kv) {
     if (mma_takes(s, args->wq_b.dtype)) {
         CUDA_REQUIRE(k % 32 == 0);
         ready = mma_room(s, args->wq_b.dtype, n, 1, k);
-        query.order = mma_order_of(ready.dtype, ready.wide), query.ready = ready.data;
+        query.order = mma_order_of(ready.dtype, ready.wide, mma_rows8(n)), query.ready = ready.data;
     }
     dim3 grid(static_cast<uint32_t>(n), 2);
     uint32_t threads = row_threads(padded > args->head_dim ? padded : args->head_dim);

@@ -1,17 +1,17 @@
 /* Matrices packed for the matrix units when they are bound (mma_weights.cuh): rows go through a
- * staging buffer in bands of whole strips, and a kernel puts each band's 16-byte units in their
+ * staging buffer in bands of whole blocks, and a kernel puts each band's 16-byte units in their
  * places. */
 #include "kernels/cuda/mma_launch.cuh"
 
 static constexpr int PACK_THREADS = 256, UNIT = MMA_RUN_BYTES;
 static constexpr uint8_t NO_SCALE = 127; /* 1, where rows or K are missing */
 
-/* Rows of one group, from the first row of a strip on. */
+/* Rows of one group, from the first row of a block on. */
 typedef struct pack_band {
     const uint8_t *data, *scale; /* of the first row; FP8: of the 32 rows that it is among */
     int32_t n_rows, k;
     int32_t first;  /* row, in the matrix */
-    uint64_t units; /* of all its strips */
+    uint64_t units; /* of all its blocks */
     uint8_t *out;
     uint32_t *far;
 } pack_band;
@@ -50,7 +50,7 @@ template <di_dtype W> static __device__ uint32_t packed_word(uint32_t word) {
 /* Unit `unit` of a chunk's runs. */
 template <di_dtype W>
 static __device__ uint4 run_unit(const pack_band &b, int64_t strip, int64_t chunk, int32_t unit) {
-    constexpr int GROUPS = MMA_K / mma_format<W>::GROUP, GROUP_BYTES = 4 * UNIT;
+    constexpr int GROUPS = mma_format<W>::CHUNK_K / mma_format<W>::GROUP, GROUP_BYTES = 4 * UNIT;
     int32_t lane = unit % WARP, upper = unit / WARP % 2, group = unit / (2 * WARP);
     int64_t row = strip * MMA_STRIP + lane / 4 + 8 * upper, bytes = row_bytes(W, b.k);
     if (row >= b.n_rows) return make_uint4(0, 0, 0, 0);
@@ -95,9 +95,11 @@ static __global__ __launch_bounds__(PACK_THREADS) void pack_kernel(pack_band b) 
     static_assert(mma_format<W>::CHUNK % UNIT == 0 && mma_format<W>::RUNS % UNIT == 0);
     uint64_t i = static_cast<uint64_t>(blockIdx.x) * PACK_THREADS + threadIdx.x;
     if (i >= b.units) return;
-    int64_t chunk = static_cast<int64_t>(i / UNITS), chunks = mma_chunks(b.k);
+    constexpr int STRIPS = MMA_BLOCK / MMA_STRIP;
+    int64_t at = static_cast<int64_t>(i / UNITS), chunk = at / STRIPS;
+    int64_t chunks = mma_padded(b.k) / mma_format<W>::CHUNK_K;
     int32_t unit = static_cast<int32_t>(i % UNITS);
-    int64_t strip = chunk / chunks;
+    int64_t strip = chunk / chunks * STRIPS + at % STRIPS;
     chunk %= chunks;
     uint4 v;
     if constexpr (mma_format<W>::SCALES)
@@ -121,20 +123,20 @@ static void pack_rows(di_stream *s, di_dtype dtype, const pack_band &b) {
 
 uint64_t cuda_packed_bytes(const di_stream *s, const di_host_matrix *m) {
     if (!mma_takes(s, m->dtype)) return 0;
-    uint64_t strips =
-        static_cast<uint64_t>(m->groups) * static_cast<uint64_t>(mma_strips(m->n / m->groups));
-    return strips * mma_strip_bytes(m->dtype, m->k);
+    uint64_t blocks =
+        static_cast<uint64_t>(m->groups) * static_cast<uint64_t>(mma_blocks(m->n / m->groups));
+    return blocks * mma_block_bytes(m->dtype, m->k);
 }
 
-/* Strips that go into the staging, the scales behind the rows. */
-static int64_t strips_of_band(const di_host_matrix *m) {
-    int64_t strip = MMA_STRIP * (row_bytes(m->dtype, m->k) + scale_row_bytes(m->dtype, m->k));
-    return (static_cast<int64_t>(DI_BIND_STAGING_BYTES) - UNIT) / strip;
+/* Blocks that go into the staging, the scales behind the rows. */
+static int64_t blocks_of_band(const di_host_matrix *m) {
+    int64_t block = MMA_BLOCK * (row_bytes(m->dtype, m->k) + scale_row_bytes(m->dtype, m->k));
+    return (static_cast<int64_t>(DI_BIND_STAGING_BYTES) - UNIT) / block;
 }
 
 bool cuda_can_pack(const di_host_matrix *m) {
     if (m->groups > 1 && (m->n % m->groups != 0 || m->n / m->groups % 8 != 0)) return false;
-    return (m->dtype != DI_FP4_PAIR || m->k % 32 == 0) && strips_of_band(m) >= 1;
+    return (m->dtype != DI_FP4_PAIR || m->k % 32 == 0) && blocks_of_band(m) >= 1;
 }
 
 /* Rows first .. first + n - 1 and their scales to the staging, and from there to `out`. */
@@ -154,23 +156,23 @@ static void pack_band_at(di_stream *s, const di_host_matrix *m, int32_t first, i
         cuda_upload(s, cuda_ptr(staging + rows),
                     static_cast<const uint8_t *>(m->scale) + from * scale_row,
                     static_cast<uint64_t>(scale_rows * scale_row));
-    b.units = static_cast<uint64_t>(mma_strips(n)) * mma_strip_bytes(m->dtype, m->k) / UNIT;
+    b.units = static_cast<uint64_t>(mma_blocks(n)) * mma_block_bytes(m->dtype, m->k) / UNIT;
     pack_rows(s, m->dtype, b);
 }
 
 void cuda_pack(di_stream *s, const di_host_matrix *m, uint8_t *staging, uint8_t *to) {
     CUDA_REQUIRE(mma_takes(s, m->dtype) && cuda_can_pack(m));
-    int32_t rows = m->n / m->groups, strips = mma_strips(rows);
-    int64_t fit = strips_of_band(m);
-    int32_t band = static_cast<int32_t>(fit < strips ? fit : strips);
-    uint64_t strip_bytes = mma_strip_bytes(m->dtype, m->k);
+    int32_t rows = m->n / m->groups, blocks = mma_blocks(rows);
+    int64_t fit = blocks_of_band(m);
+    int32_t band = static_cast<int32_t>(fit < blocks ? fit : blocks);
     for (int32_t group = 0; group < m->groups; group++) {
-        for (int32_t strip = 0; strip < strips; strip += band) {
-            int32_t first = strip * MMA_STRIP, left = rows - first;
-            int32_t n = left < band * MMA_STRIP ? left : band * MMA_STRIP;
-            uint64_t at = static_cast<uint64_t>(group) * static_cast<uint64_t>(strips) +
-                          static_cast<uint64_t>(strip);
-            pack_band_at(s, m, group * rows + first, n, staging, to + at * strip_bytes);
+        for (int32_t block = 0; block < blocks; block += band) {
+            int32_t first = block * MMA_BLOCK, left = rows - first;
+            int32_t n = left < band * MMA_BLOCK ? left : band * MMA_BLOCK;
+            uint64_t at = static_cast<uint64_t>(group) * static_cast<uint64_t>(blocks) +
+                          static_cast<uint64_t>(block);
+            pack_band_at(s, m, group * rows + first, n, staging,
+                         to + at * mma_block_bytes(m->dtype, m->k));
         }
     }
 }

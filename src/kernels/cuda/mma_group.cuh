@@ -63,15 +63,7 @@ static __device__ __forceinline__ void group_mma(float (&d)[N / 2], const uint32
 
 /* ---- Clusters ---- */
 
-/* Floats that stand where `shared` does, in the shared memory of another block. */
-static __device__ __forceinline__ float cluster_read(const float *shared, int rank) {
-    float y;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];"
-                 : "=f"(y)
-                 : "r"(cluster_address(shared, static_cast<uint32_t>(rank)))
-                 : "memory");
-    return y;
-}
+/* Four floats that stand where `shared` does, in the shared memory of another block. */
 static __device__ __forceinline__ float4 cluster_read4(const float *shared, int rank) {
     float4 y;
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"

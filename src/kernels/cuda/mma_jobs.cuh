@@ -5,8 +5,8 @@
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
  * up); STATIC, whether its tiles are known before earlier kernels are done; rows, what all stored
  * rows have in common; count and tile, of tiles of some height and width; x_row(tile, column), the
- * prepared row, or x_octet(tile), the first eight of wide ones; and what becomes of sums: store and
- * store4 of one or four, or with two sides finish.
+ * prepared row, or x_octet(tile), the first eight of wide ones; and what becomes of sums: store of one,
+ * store4 of four from out_at on, or with two sides finish and finish8.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -14,8 +14,7 @@
 #include "kernels/cuda/mma_order.cuh"
 
 typedef struct mma_tile {
-    const uint8_t *strips[2]; /* the tile's first strip, of each side */
-    int32_t n_strips;         /* that there are of each side, at most */
+    const uint8_t *strips[2]; /* the first chunk of its first strip, of each side */
     int32_t row, end;         /* the tile's first row in its group; rows of that */
     int32_t column, columns;  /* first; how many there are */
     int32_t which;            /* group or expert */
@@ -29,25 +28,31 @@ typedef struct mma_tile {
 /* Everything about stored rows that is one for a whole job. */
 typedef struct mma_rows {
     int32_t k;
-    uint64_t strip_bytes;
+    uint64_t block_bytes;
     const uint32_t *far; /* not 0: some matrix has scales that mma_far says so of */
 } mma_rows;
 
 static inline mma_rows mma_rows_of(const di_stream *s, di_dtype dtype, int32_t k) {
-    return mma_rows{k, mma_strip_bytes(dtype, k), s->far};
+    return mma_rows{k, mma_block_bytes(dtype, k), s->far};
 }
 
-/* Where strip number `i` begins of a packed matrix. */
-static __device__ __forceinline__ const uint8_t *mma_strip(const mma_rows &rows,
-                                                           const uint8_t *matrix, int32_t i) {
-    return matrix + static_cast<uint64_t>(i) * rows.strip_bytes;
+/* The first chunk of the strip at `row` of a group of rows whose first block is number `block`. */
+template <di_dtype W>
+static __device__ __forceinline__ const uint8_t *
+mma_strip(const mma_rows &rows, const uint8_t *matrix, int32_t block, int32_t row) {
+    return matrix + static_cast<uint64_t>(block + row / MMA_BLOCK) * rows.block_bytes +
+           row % MMA_BLOCK / MMA_STRIP * mma_format<W>::CHUNK;
 }
 
-/* Four values in one store; false, and nothing is stored, where they are not aligned for it. */
-static __device__ __forceinline__ bool mma_store4(__nv_bfloat16 *out, float4 y) {
-    if (reinterpret_cast<uintptr_t>(out) % 8 != 0) return false;
-    *reinterpret_cast<uint2 *>(out) = make_uint2(pack_bf16(y.x, y.y), pack_bf16(y.z, y.w));
-    return true;
+/* Four values, of which `left` are there. */
+static __device__ __forceinline__ void mma_store4(__nv_bfloat16 *out, int32_t left, float4 y) {
+    if (left >= 4 && reinterpret_cast<uintptr_t>(out) % 8 == 0) {
+        *reinterpret_cast<uint2 *>(out) = make_uint2(pack_bf16(y.x, y.y), pack_bf16(y.z, y.w));
+        return;
+    }
+    const float v[4] = {y.x, y.y, y.z, y.w};
+    for (int i = 0; i < 4; i++)
+        if (i < left) out[i] = __float2bfloat16_rn(v[i]);
 }
 
 /* ---- A stored matrix, or groups of its rows, times rows of activations; or two matrices ---- */
@@ -88,9 +93,8 @@ template <di_dtype W> struct mma_linear {
         int32_t in_band = across - band * BAND < BAND ? across - band * BAND : BAND;
         at -= band * down * BAND;
         int32_t column = (band * BAND + at % in_band) * width;
-        int32_t row = at / in_band * height, strip = row / MMA_STRIP, strips = mma_strips(n);
-        return mma_tile{{mma_strip(rows, m.data, group * strips + strip), NULL},
-                        strips - strip,
+        int32_t row = at / in_band * height;
+        return mma_tile{{mma_strip<W>(rows, m.data, group * mma_blocks(n), row), NULL},
                         row,
                         n,
                         column,
@@ -105,6 +109,7 @@ template <di_dtype W> struct mma_linear {
         return t.which * mma_rows8(n_rows) + t.column + column;
     }
     __device__ int64_t x_octet(const mma_tile &t) const { return x_row(t, 0) / 8; }
+    __device__ int64_t x_octets() const { return groups * mma_rows8(n_rows) / 8; }
     /* One sum. */
     __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
         if (t.row + row >= t.end || column >= t.columns) return;
@@ -114,14 +119,18 @@ template <di_dtype W> struct mma_linear {
         else
             static_cast<__nv_bfloat16 *>(t.out)[at] = __float2bfloat16_rn(y);
     }
-    /* Four neighbours, row a multiple of 4. */
-    __device__ void store4(const mma_tile &t, int32_t row, int32_t column, float4 y) const {
-        if (column >= t.columns) return;
-        int64_t at = (t.column + column) * t.out_stride + t.out_row + row;
-        bool whole = !t.to_f && t.row + row + 3 < t.end;
-        if (whole && mma_store4(static_cast<__nv_bfloat16 *>(t.out) + at, y)) return;
-        store(t, row, column, y.x), store(t, row + 1, column, y.y);
-        store(t, row + 2, column, y.z), store(t, row + 3, column, y.w);
+    /* Where the tile's first row of a column is, and four neighbours from `row`, a multiple of 4, on. */
+    __device__ int64_t out_at(const mma_tile &t, int32_t column) const {
+        return (t.column + column) * t.out_stride + t.out_row;
+    }
+    __device__ void store4(const mma_tile &t, int32_t row, int64_t at, float4 y) const {
+        if (!t.to_f) {
+            mma_store4(static_cast<__nv_bfloat16 *>(t.out) + at + row, t.end - t.row - row, y);
+            return;
+        }
+        const float v[4] = {y.x, y.y, y.z, y.w};
+        for (int i = 0; i < 4; i++)
+            if (t.row + row + i < t.end) static_cast<float *>(t.out)[at + row + i] = v[i];
     }
 };
 
@@ -195,9 +204,7 @@ template <di_dtype W> struct mma_expert_in {
     }
     __device__ mma_tile tile_of(const uint8_t *w1, const uint8_t *w3, int32_t row, int32_t column,
                                 int32_t columns, int32_t which) const {
-        int32_t strip = row / MMA_STRIP;
-        return mma_tile{{mma_strip(rows, w1, strip), mma_strip(rows, w3, strip)},
-                        mma_strips(inner) - strip,
+        return mma_tile{{mma_strip<W>(rows, w1, 0, row), mma_strip<W>(rows, w3, 0, row)},
                         row,
                         inner,
                         column,
@@ -209,15 +216,36 @@ template <di_dtype W> struct mma_expert_in {
         return experts == NULL || by_slot ? slot : lists.pick[slot] / top_k;
     }
     __device__ int64_t x_octet(const mma_tile &t) const { return t.column / 8; } /* by_slot */
+    __device__ int64_t x_octets() const { return h_order.octets; }
+    __device__ float weight_of(int32_t slot) const {
+        return weights == NULL ? 1.0f : weights[lists.pick[slot]];
+    }
+    /* Eight channels from `row` on, of one column: gate and up of four, and of the next four. Whole
+     * warps; four neighbours have 32 channels. */
+    __device__ void finish8(const mma_tile &t, int32_t row, int32_t column,
+                            const float4 (&sums)[4]) const {
+        bool live = column < t.columns && t.row + row < t.end;
+        int32_t slot = t.column + column;
+        float weight = live ? weight_of(slot) : 0.0f, v[8];
+        const float gate[8] = {sums[0].x, sums[0].y, sums[0].z, sums[0].w,
+                               sums[1].x, sums[1].y, sums[1].z, sums[1].w};
+        const float up[8] = {sums[2].x, sums[2].y, sums[2].z, sums[2].w,
+                             sums[3].x, sums[3].y, sums[3].z, sums[3].w};
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] =
+                to_float(swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate[i]),
+                                                     round_a<__nv_bfloat16>(up[i]), limit, weight));
+        mma_store_chunk(h_order, h, slot, t.row + row, mma_padded(inner), true, live, v);
+    }
     /* A warp: 32 channels of one column, from the sums of this lane's. */
     __device__ void finish(const mma_tile &t, int32_t row, int32_t column, float gate,
                            float up) const {
         int32_t slot = t.column + column;
         if (column >= t.columns || t.row + row >= t.end) return; /* the whole warp */
-        float weight = weights == NULL ? 1.0f : weights[lists.pick[slot]];
         __nv_bfloat16 value =
             swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate), round_a<__nv_bfloat16>(up),
-                                        limit, weight);
+                                        limit, weight_of(slot));
         mma_store_h(h_order, h, slot, t.row + row, mma_padded(inner), to_float(value));
     }
 };
@@ -230,6 +258,7 @@ template <di_dtype W> struct mma_expert_out {
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *x; /* h */
+    int64_t octets;   /* of its rows, where they are wide */
     int32_t width;
     pick_lists lists;
     __nv_bfloat16 *out;
@@ -241,9 +270,8 @@ template <di_dtype W> struct mma_expert_out {
         int32_t down = (width + height - 1) / height;
         pick_tile t = lists.tiles[i / down];
         const di_expert &e = experts[t.expert];
-        int32_t row = i % down * height, strip = row / MMA_STRIP;
-        return mma_tile{{mma_strip(rows, cuda_at<const uint8_t>(e.w2), strip), NULL},
-                        mma_strips(width) - strip,
+        int32_t row = i % down * height;
+        return mma_tile{{mma_strip<W>(rows, cuda_at<const uint8_t>(e.w2), 0, row), NULL},
                         row,
                         width,
                         t.first,
@@ -252,17 +280,17 @@ template <di_dtype W> struct mma_expert_out {
     }
     __device__ int64_t x_row(const mma_tile &t, int32_t column) const { return t.column + column; }
     __device__ int64_t x_octet(const mma_tile &t) const { return t.column / 8; }
+    __device__ int64_t x_octets() const { return octets; }
     __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
         if (t.row + row >= t.end || column >= t.columns) return;
         int64_t place = lists.place[t.column + column];
         out[place * width + t.row + row] = __float2bfloat16_rn(y);
     }
-    __device__ void store4(const mma_tile &t, int32_t row, int32_t column, float4 y) const {
-        if (column >= t.columns) return;
-        int64_t at = lists.place[t.column + column] * static_cast<int64_t>(width) + t.row + row;
-        if (t.row + row + 3 < t.end && mma_store4(out + at, y)) return;
-        store(t, row, column, y.x), store(t, row + 1, column, y.y);
-        store(t, row + 2, column, y.z), store(t, row + 3, column, y.w);
+    __device__ int64_t out_at(const mma_tile &t, int32_t column) const {
+        return lists.place[t.column + column] * static_cast<int64_t>(width) + t.row;
+    }
+    __device__ void store4(const mma_tile &t, int32_t row, int64_t at, float4 y) const {
+        mma_store4(out + at + row, t.end - t.row - row, y);
     }
 };
 

@@ -24,10 +24,9 @@ template <di_dtype W> static void mma_linear_narrow(di_stream *s, const mma_line
         mma_launch_narrow<mma_linear<W>, 1, 1>(s, "product", job, low);
 }
 
-/* Tiles that do not fill the device are split. */
 template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma_linear<W> &job) {
     int64_t items = job.count(WIDE_HEIGHT, N);
-    if (4 * items < 3 * s->n_processors && mma_parts(job.rows.k) > 1)
+    if (mma_is_split<mma_wide<mma_linear<W>, N, true>::BLOCKS>(s, job.rows.k, items))
         mma_launch_split<mma_linear<W>, N>(s, "product", job, items);
     else
         mma_launch_wide<mma_linear<W>, N>(s, "product", job, items);

@@ -19,15 +19,16 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     static constexpr di_dtype W = Job::FORMAT;
     static constexpr bool SCALES = mma_format<W>::SCALES;
     static constexpr int TILES = Job::SIDES * MT; /* strips */
-    /* A step: SPAN values of K of a strip, a chunk of it or half of one. */
-    static constexpr int GROUP = mma_format<W>::GROUP, GROUPS = W == DI_FP4_PAIR ? 1 : 2;
-    static constexpr int SPAN = GROUP * GROUPS, UNITS = SPAN / 32;
-    static constexpr uint32_t STEP = mma_format<W>::CHUNK * SPAN / MMA_K;
-    static_assert(SPAN == MMA_K || !SCALES, "scales are a chunk's");
-    static constexpr int SUMS = TILES * NT * 4; /* of a lane */
+    /* A step: a chunk of a strip, a span of K. */
+    static constexpr int GROUP = mma_format<W>::GROUP, SPAN = mma_format<W>::CHUNK_K;
+    static constexpr int GROUPS = SPAN / GROUP, UNITS = SPAN / 32;
+    static constexpr uint32_t STEP = mma_format<W>::CHUNK;
+    static constexpr uint32_t BETWEEN = MMA_BLOCK / MMA_STRIP * STEP; /* spans of a strip */
+    static constexpr int SUMS = TILES * NT * 4;                       /* of a lane */
     static constexpr int HEIGHT = MMA_STRIP * MT, WIDTH = 8 * NT;
 
     static constexpr int STEPS = W == DI_FP4_PAIR ? 8 : 6 / TILES * TILES; /* of a warp's ring */
+    static_assert(MMA_BLOCK % (MMA_STRIP * MT) == 0, "a tile's strips are neighbours");
     static_assert(STEPS > 0 && STEPS % TILES == 0, "the ring ends with a span");
 
     /* What all warps need of a tile. Two may be in use at once, and copies run ahead of them. */
@@ -53,7 +54,6 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     struct cursor {
         int32_t number, span;    /* of the block's tiles; of the part */
         const uint8_t *strip[2]; /* of each side: the first strip's */
-        int32_t last;            /* number of the last strip there is */
     };
 
     const Job &job;
@@ -62,7 +62,6 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     float *joint;            /* [part][SUMS][lane] */
     int32_t n_tiles;         /* of this block */
     int32_t begin, spans;    /* this warp's part of K */
-    uint32_t strip_bytes;
     int32_t g, t;
     bool far;
 
@@ -78,7 +77,6 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         int32_t left =
             mma_padded(j.rows.k) - begin < length ? mma_padded(j.rows.k) - begin : length;
         spans = left / SPAN;
-        strip_bytes = static_cast<uint32_t>(j.rows.strip_bytes);
         g = lane_id() / 4, t = lane_id() % 4;
         far = SCALES && *j.rows.far != 0;
     }
@@ -100,14 +98,13 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         c.span = 0;
         if (c.number >= n_tiles) return;
         const mma_tile &at = tiles[c.number % KNOWN].tile;
-        c.last = at.n_strips - 1;
 #pragma unroll
         for (int side = 0; side < Job::SIDES; side++)
-            c.strip[side] = at.strips[side] + begin / SPAN * STEP;
+            c.strip[side] = at.strips[side] + begin / SPAN * BETWEEN;
     }
     __device__ void advance(cursor &c) const {
 #pragma unroll
-        for (int side = 0; side < Job::SIDES; side++) c.strip[side] += STEP;
+        for (int side = 0; side < Job::SIDES; side++) c.strip[side] += BETWEEN;
         if (++c.span < spans) return;
         c.number++;
         begin_tile(c);
@@ -119,10 +116,8 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         if (c.number >= n_tiles) return;
         __syncwarp();
         if (lane_id() != 0) return;
-        uint32_t strip = static_cast<uint32_t>(m % MT < c.last ? m % MT : c.last);
-        const uint8_t *from = c.strip[m / MT] + strip * strip_bytes;
         barrier_expect(barriers + slot * 8, STEP);
-        copy_bulk(ring + slot * STEP, from, STEP, barriers + slot * 8);
+        copy_bulk(ring + slot * STEP, c.strip[m / MT] + m % MT * STEP, STEP, barriers + slot * 8);
     }
 
     /* ---- Products ---- */

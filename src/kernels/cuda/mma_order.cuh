@@ -4,8 +4,8 @@
  *
  *   narrow   [row / 8][unit of 32 values][row % 8][t][16 bytes: cells 2 u and 2 u + 1 of lane t's
  *            run]: a warp's load for one tile of 8 columns is 512 bytes in a row.
- *   wide     [row / 8][step][halves of 8 values][row % 8][t]: 128 bytes are a core matrix of wgmma,
- *            and eight rows of a piece of K lie in one piece.
+ *   wide     [chunk of K][row / 8][step][halves of 8 values][row % 8][t]: 128 bytes are a core matrix
+ *            of wgmma, and many rows of a chunk, the weights' CHUNK_K, lie in one piece.
  *
  * Rows of one group (di_linear_args) follow those of the group before, whose number is rounded up to
  * 8.
@@ -16,16 +16,16 @@
 #include "kernels/cuda/mma_weights.cuh"
 
 typedef struct mma_order {
-    int32_t group; /* values, mma_format<W>::GROUP of the weights */
-    bool pairs;    /* FP4: cells take values 4 apart */
+    int32_t group, chunk; /* values, mma_format<W>::GROUP and CHUNK_K of the weights */
+    bool pairs;           /* FP4: cells take values 4 apart */
     bool wide;
+    int64_t octets; /* wide: of rows, in all groups */
 } mma_order;
 
-static inline mma_order mma_order_of(di_dtype dtype, bool wide) {
-    return mma_order{dtype == DI_FP4_PAIR  ? 128
-                     : dtype == DI_F8_E4M3 ? 64
-                                           : 32,
-                     dtype == DI_FP4_PAIR, wide};
+static inline mma_order mma_order_of(di_dtype dtype, bool wide, int64_t rows) {
+    if (dtype == DI_FP4_PAIR) return mma_order{128, 128, true, wide, rows / 8};
+    if (dtype == DI_F8_E4M3) return mma_order{64, 128, false, wide, rows / 8};
+    return mma_order{32, 64, false, wide, rows / 8};
 }
 
 static inline __host__ __device__ int64_t mma_rows8(int64_t n) { return (n + 7) / 8 * 8; }
@@ -43,11 +43,11 @@ typedef struct mma_place {
 static __device__ __forceinline__ mma_place mma_cell_at(const mma_order &o, int64_t row, int32_t k,
                                                         int32_t padded) {
     int32_t run = o.group / 4, g = k / o.group, t = k % o.group / run, s = k % run / 4;
-    if (o.wide)
-        return mma_place{row / 8 * padded * 16 +
-                             static_cast<int64_t>(g * (o.group / 16) + s) * 256 + row % 8 * 16 +
-                             t * 4,
-                         128};
+    if (o.wide) {
+        int32_t step = k % o.chunk / o.group * (o.group / 16) + s;
+        int64_t octet = static_cast<int64_t>(k / o.chunk) * o.octets + row / 8;
+        return mma_place{octet * o.chunk * 16 + step * 256 + row % 8 * 16 + t * 4, 128};
+    }
     int64_t unit = g * (o.group / 32) + s / 2;
     return mma_place{row / 8 * padded * 16 + unit * 512 + (row % 8 * 4 + t) * 16 + s % 2 * 8, 4};
 }

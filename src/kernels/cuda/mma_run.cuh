@@ -71,6 +71,17 @@ static void mma_launch_wide(di_stream *s, const char *what, const Job &job, int6
                mma_wide<Job, N, false>::BYTES, 1, mma_wide_kernel<Job, N, false>, job);
 }
 
+/* Whether tiles had better be split, so that more of the device takes part: in units of MMA_K. What
+ * a block has to do besides costs some units more, measured. BLOCKS: on a processor, of split ones. */
+template <int BLOCKS>
+static inline bool mma_is_split(const di_stream *s, int32_t k, int64_t items) {
+    constexpr int64_t BESIDES = 6;
+    int64_t parts = mma_parts(k), places = static_cast<int64_t>(BLOCKS) * s->n_processors;
+    int64_t whole = cuda_blocks(items, s->n_processors) * (mma_padded(k) / MMA_K + BESIDES);
+    int64_t split = cuda_blocks(items * parts, places) * (mma_part_length(k) / MMA_K + BESIDES);
+    return parts > 1 && split < whole;
+}
+
 /* A cluster a tile, a block of it for each part of K. */
 template <typename Job, int N>
 static void mma_launch_split(di_stream *s, const char *what, const Job &job, int64_t items) {

@@ -11,15 +11,15 @@
  *   FP8      16              64              4 s + {0, 1}, {2, 3}
  *   BF16      8              32              4 s + {0, 1}, {2, 3}
  *
- * Packed. A strip is 16 rows of a matrix (of each group of its rows, where it has groups); rows and K
- * are padded with zeros to whole strips and to a multiple of MMA_K. A strip lies in one piece: chunks
- * of MMA_K values of K, each
+ * Packed. A strip is 16 rows of a matrix (of each group of its rows, where it has groups), a block 8
+ * strips; rows and K are padded with zeros to whole blocks and to a multiple of MMA_K. A block lies in
+ * one piece: for every CHUNK_K values of K its strips' chunks one behind the other, each
  *
  *   [group][rows g, rows g + 8][lane 4 g + t][run of 16 bytes], then the chunk's scales:
  *   FP4   [rows g, rows g + 8][lane] E8M0, of the lane's run
  *   FP8   [rows 0 to 7, rows 8 to 15][block of 32 values] E8M0, and 8 bytes of nothing
  *
- * so that copies are of whole chunks, and nothing is odd. In the words of a run bits stand where they
+ * so that copies are of whole chunks, of one strip or several, and nothing is odd. In the words of a run bits stand where they
  * cost least to become bf16. A code's exponent and fraction go where bf16 has the low end of its
  * exponent and the top of its fraction: the value is then right but for a power of two, codes below
  * the normal ones included. One bf16 multiplication by the scale and that power is exact: all values
@@ -35,26 +35,26 @@
 static constexpr int MMA_RUN_BYTES = 16;
 /* K is padded to this, and its parts are multiples of it: a whole number of groups of any format. */
 static constexpr int MMA_K = 128;
-static constexpr int MMA_STRIP = 16; /* rows */
+static constexpr int MMA_STRIP = 16, MMA_BLOCK = 128; /* rows */
 
 template <di_dtype W> struct mma_format;
 template <> struct mma_format<DI_FP4_PAIR> {
-    static constexpr int GROUP = 128;
+    static constexpr int GROUP = 128, CHUNK_K = 128;
     static constexpr bool SCALES = true;
     static constexpr uint32_t SHIFT = 126; /* codes in place are 2^SHIFT too small */
     static constexpr uint32_t RUNS = 1024, CHUNK = RUNS + 64; /* bytes */
 };
 template <> struct mma_format<DI_F8_E4M3> {
-    static constexpr int GROUP = 64;
+    static constexpr int GROUP = 64, CHUNK_K = 128;
     static constexpr bool SCALES = true;
     static constexpr uint32_t SHIFT = 120;
     static constexpr uint32_t RUNS = 2048, CHUNK = RUNS + 16;
 };
 template <> struct mma_format<DI_BF16> {
-    static constexpr int GROUP = 32;
+    static constexpr int GROUP = 32, CHUNK_K = 64;
     static constexpr bool SCALES = false;
     static constexpr uint32_t SHIFT = 0;
-    static constexpr uint32_t RUNS = 4096, CHUNK = RUNS;
+    static constexpr uint32_t RUNS = 2048, CHUNK = RUNS;
 };
 
 /* How K is split, by K alone: parts of this length are summed from 0 each and then added in their
@@ -70,18 +70,19 @@ static inline __host__ __device__ int32_t mma_parts(int32_t k) {
 static inline __host__ __device__ int32_t mma_padded(int32_t k) {
     return (k + MMA_K - 1) / MMA_K * MMA_K;
 }
-static inline __host__ __device__ int32_t mma_chunks(int32_t k) { return mma_padded(k) / MMA_K; }
-static inline __host__ __device__ int32_t mma_strips(int32_t rows) {
-    return (rows + MMA_STRIP - 1) / MMA_STRIP;
-}
 
-static inline __host__ __device__ uint32_t mma_chunk_bytes(di_dtype dtype) {
-    return dtype == DI_FP4_PAIR  ? mma_format<DI_FP4_PAIR>::CHUNK
-           : dtype == DI_F8_E4M3 ? mma_format<DI_F8_E4M3>::CHUNK
-                                 : mma_format<DI_BF16>::CHUNK;
+/* Of a packed matrix, or of each group of its rows. */
+static inline __host__ __device__ int32_t mma_blocks(int32_t rows) {
+    return (rows + MMA_BLOCK - 1) / MMA_BLOCK;
 }
-static inline __host__ __device__ uint64_t mma_strip_bytes(di_dtype dtype, int32_t k) {
-    return static_cast<uint64_t>(mma_chunks(k)) * mma_chunk_bytes(dtype);
+template <di_dtype W> static inline __host__ __device__ uint64_t mma_block_bytes(int32_t k) {
+    return static_cast<uint64_t>(mma_padded(k) / mma_format<W>::CHUNK_K) * MMA_BLOCK / MMA_STRIP *
+           mma_format<W>::CHUNK;
+}
+static inline uint64_t mma_block_bytes(di_dtype dtype, int32_t k) {
+    return dtype == DI_FP4_PAIR  ? mma_block_bytes<DI_FP4_PAIR>(k)
+           : dtype == DI_F8_E4M3 ? mma_block_bytes<DI_F8_E4M3>(k)
+                                 : mma_block_bytes<DI_BF16>(k);
 }
 
 static __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {

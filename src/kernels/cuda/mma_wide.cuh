@@ -45,12 +45,12 @@ static __device__ __forceinline__ void multipliers_meet() {
 template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr di_dtype W = Job::FORMAT;
     static constexpr int GROUP = mma_format<W>::GROUP, HEIGHT = WIDE_HEIGHT / Job::SIDES;
-    static constexpr int K = W == DI_BF16 ? 64 : MMA_K, GROUPS = K / GROUP; /* of a stage */
+    static constexpr int K = mma_format<W>::CHUNK_K, GROUPS = K / GROUP; /* of a stage */
     static constexpr int STRIPS = WIDE_HEIGHT / MMA_STRIP, OCTETS = N / 8, SUMS = N / 2;
-    static_assert(STRIPS + OCTETS <= WARP, "a lane copies one of them");
+    static_assert(WIDE_HEIGHT == MMA_BLOCK, "a side's strips are neighbours");
 
-    /* A stage: [strip] its values of K; [octet][step][half][column][16 bytes]. */
-    static constexpr uint32_t STRIP = mma_format<W>::CHUNK * K / MMA_K, OCTET = K * 16;
+    /* A stage: [strip] its chunk; [octet][step][half][column][16 bytes]. */
+    static constexpr uint32_t STRIP = mma_format<W>::CHUNK, OCTET = K * 16;
     static constexpr uint32_t WEIGHTS = STRIPS * STRIP, STAGE = WEIGHTS + OCTETS * OCTET;
     static_assert(WEIGHTS % 128 == 0 && STAGE % 128 == 0, "operands are aligned");
 
@@ -108,34 +108,35 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         }
     };
 
-    /* ---- The warp that copies: a lane a strip or an octet ---- */
+    /* ---- The warp that copies: a lane a side, and one the activations ---- */
 
-    /* What this lane copies of a tile, from its first stage on; NULL: nothing. */
-    __device__ const uint8_t *piece_of(const mma_tile &at) const {
-        int lane = lane_id(), strip = lane % (STRIPS / Job::SIDES);
-        if (lane < STRIPS) {
-            const uint8_t *first = lane == strip ? at.strips[0] : at.strips[1];
-            if (strip >= at.n_strips) return NULL;
-            return mma_strip(job.rows, first, strip) + first_stage * STRIP;
+    /* What this lane copies: a piece of every stage. */
+    struct piece {
+        const uint8_t *from;
+        uint32_t to, bytes; /* in a stage; 0: nothing */
+        int64_t between;    /* from stage to stage */
+    };
+    __device__ piece piece_of(const mma_tile &at) const {
+        int lane = lane_id();
+        if (lane < Job::SIDES) {
+            constexpr uint32_t SIDE = WEIGHTS / Job::SIDES;
+            const uint8_t *first = lane == 0 ? at.strips[0] : at.strips[1];
+            return piece{first + first_stage * WEIGHTS, lane * SIDE, SIDE, WEIGHTS};
         }
-        int octet = lane - STRIPS;
-        if (octet * 8 >= at.columns) return NULL;
-        return job.x + (job.x_octet(at) + octet) * mma_padded(job.rows.k) * 16 +
-               first_stage * static_cast<int64_t>(OCTET);
+        if (lane > Job::SIDES) return piece{NULL, 0, 0, 0};
+        int64_t between = job.x_octets() * OCTET;
+        return piece{job.x + first_stage * between + job.x_octet(at) * OCTET, WEIGHTS,
+                     static_cast<uint32_t>((at.columns + 7) / 8) * OCTET, between};
     }
 
     __device__ void copy_all() const {
-        bool weights = lane_id() < STRIPS;
-        uint32_t bytes = weights ? STRIP : OCTET;
-        uint32_t to = ring + (weights ? lane_id() * STRIP : WEIGHTS + (lane_id() - STRIPS) * OCTET);
         place at = {0, 1}; /* the first time round nothing is waited for */
         int known = 0;
         for (int32_t item = static_cast<int32_t>(blockIdx.x); item < n_items;
              item += static_cast<int32_t>(gridDim.x)) {
             mma_tile tile = job.tile(item, HEIGHT, N);
-            const uint8_t *from = piece_of(tile);
-            uint32_t mine = from != NULL ? bytes : 0;
-            uint32_t all = __reduce_add_sync(ALL_LANES, mine);
+            piece mine = piece_of(tile);
+            uint32_t all = __reduce_add_sync(ALL_LANES, mine.bytes);
             for (int32_t stage = first_stage; stage < end_stage; stage++) {
                 uint32_t full = shared_address(&part->full[at.slot]);
                 barrier_wait(shared_address(&part->empty[at.slot]), at.parity);
@@ -144,8 +145,9 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                     barrier_expect(full, all);
                 }
                 __syncwarp();
-                if (mine > 0) copy_bulk(to + at.slot * STAGE, from, bytes, full);
-                from += mine;
+                if (mine.bytes > 0)
+                    copy_bulk(ring + at.slot * STAGE + mine.to, mine.from, mine.bytes, full);
+                mine.from += mine.between;
                 at.next();
             }
             known = known + 1 == KNOWN ? 0 : known + 1;
@@ -260,13 +262,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         }
     }
 
-    /* A sum, or four neighbours: the parts in their order, from the cluster's blocks. */
-    static __device__ float joined(const float *y) {
-        if (!SPLIT) return *y;
-        float sum = cluster_read(y, 0);
-        for (int p = 1; p < static_cast<int>(gridDim.y); p++) sum += cluster_read(y, p);
-        return sum;
-    }
+    /* Four neighbours: the parts in their order, from the cluster's blocks. */
     static __device__ float4 joined4(const float *y) {
         if (!SPLIT) return *reinterpret_cast<const float4 *>(y);
         float4 sum = cluster_read4(y, 0);
@@ -277,25 +273,32 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         return sum;
     }
 
-    /* A warp a column. The blocks of a cluster have a part each; every one joins and stores its share
-     * of the sums. */
+    /* A warp a column, or with two sides a lane eight channels of one. The blocks of a cluster have a
+     * part each; every one joins and stores its share of the sums. */
     __device__ void store_sums(const mma_tile &at, int pass) const {
         int parts = SPLIT ? static_cast<int>(gridDim.y) : 1;
         int rank = SPLIT ? static_cast<int>(blockIdx.y) : 0;
-        constexpr int WARPS = WIDE_MULTIPLY / WARP;
         int32_t columns = at.columns - pass * PASS < PASS ? at.columns - pass * PASS : PASS;
-        for (int column = warp_id() + WARPS * rank; column < columns; column += WARPS * parts) {
-            const float *y = joint + column * PITCH;
-            if constexpr (Job::SIDES == 1) {
-                job.store4(at, 4 * lane_id(), pass * PASS + column, joined4(y + 4 * lane_id()));
-            } else {
-#pragma unroll
-                for (int row = 0; row < HEIGHT; row += WARP) /* each lane its own of a channel */
-                    job.finish(at, row, pass * PASS + column, joined(y + row + lane_id()),
-                               joined(y + row + lane_id() + HEIGHT));
+        if constexpr (Job::SIDES == 1) {
+            constexpr int WARPS = WIDE_MULTIPLY / WARP;
+            int mine = warp_id() + WARPS * (rank + parts * lane_id()); /* lane i: of the i-th */
+            int64_t row = mine < columns ? job.out_at(at, pass * PASS + mine) : 0;
+            for (int i = 0; (mine = warp_id() + WARPS * (rank + parts * i)) < columns; i++)
+                job.store4(at, 4 * lane_id(), __shfl_sync(ALL_LANES, row, i),
+                           joined4(joint + mine * PITCH + 4 * lane_id()));
+        } else {
+            constexpr int CHUNKS = HEIGHT / 8;
+            for (int e = static_cast<int>(threadIdx.x) + WIDE_MULTIPLY * rank;
+                 e / WARP * WARP < columns * CHUNKS; e += WIDE_MULTIPLY * parts) {
+                int column = e / CHUNKS, row = e % CHUNKS * 8;
+                const float *y = joint + (column < columns ? column : 0) * PITCH + row;
+                float4 v[4] = {joined4(y), joined4(y + 4), joined4(y + HEIGHT),
+                               joined4(y + HEIGHT + 4)};
+                job.finish8(at, row, pass * PASS + column, v);
             }
         }
     }
+
     __device__ void store_tile(const mma_tile &at, const float (&total)[SUMS]) const {
 #pragma unroll 1
         for (int pass = 0; pass * PASS < at.columns; pass++) {
