@@ -156,16 +156,17 @@ static di_status deliver_block(di_core *core, const core__step *step, int32_t b,
     if (s->n_done > s->n_high) s->n_high = s->n_done;
     core->stats.draft_blocks += rows > 1;
     core->stats.accepted += (uint64_t)(kept - 1);
-    core__lesson lesson = {step->confidence + step->columns[b], step->n_drafted, rows - 1, kept - 1,
-                           step->allowed[b]};
-    if (own >= 0) {
-        lesson.confidence = step->own_confidence + (int64_t)own * core->spec.block;
-        lesson.stride = 1;
-    }
-    if (step->columns[b] >= 0)
-        core__spec_learn(core, s, &lesson);
-    else
+    core__lesson lesson = {.stride = own < 0 ? step->n_drafted : 1,
+                           .n_verified = rows - 1,
+                           .n_accepted = kept - 1,
+                           .allowed = step->allowed[b]};
+    if (step->columns[b] < 0) {
         core__spec_pass(s);
+    } else {
+        lesson.confidence = own < 0 ? step->confidence + step->columns[b]
+                                    : step->own_confidence + (int64_t)own * core->spec.block;
+        core__spec_learn(core, s, &lesson);
+    }
     DI_TRY(deliver_tokens(core, owner, kept, step, at, error));
     return core__is_current(owner) ? core__settle(core, s, error) : DI_OK;
 }

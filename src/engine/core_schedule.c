@@ -106,15 +106,17 @@ static void draft_ahead(di_core *core, int32_t n_blocks, int32_t biases, int32_t
     }
 }
 
-/* Each row of a block with masks has one; the blocks were counted, not their drafts. Returns how many of
- * these are known. */
-static int32_t bound_own(di_core *core, int32_t masks) {
+/* Each row of a block with masks has one; the blocks were counted, not their drafts. Those that are known
+ * have `rows` rows at most. Returns how many these are. */
+static int32_t bound_own(di_core *core, int32_t masks, int64_t rows) {
     int32_t n_sure = 0;
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];
         if (!s->block || !core__has_own(core, s)) continue;
         s->most = (int32_t)core__smaller(s->most, masks);
-        s->n_sure = (int32_t)core__smaller(s->n_sure, s->most);
+        bool device = s->most > s->n_sure; /* some of them are */
+        s->n_sure = (int32_t)core__smaller(s->n_sure, core__smaller(s->most, rows - n_sure));
+        if (!device) s->most = s->n_sure;
         masks -= s->most;
         n_sure += s->n_sure;
     }
@@ -168,13 +170,15 @@ static void forget_drafts(di_core *core) {
 }
 
 /* Drafts for the blocks. Returns the rows that the step's prompts can have. */
-static int64_t divide_drafts(di_core *core, int32_t n_blocks, int32_t n_sure, int32_t n_prompts,
+static int64_t divide_drafts(di_core *core, int32_t n_blocks, int32_t masks, int32_t n_prompts,
                              int64_t prompt_rows) {
-    int64_t left = core->options.max_rows - n_blocks - n_sure;
+    int64_t left = core->options.max_rows - n_blocks;
     int64_t room = core__smaller(left - core__smaller(prompt_rows, left / 2),
-                                 core->max_out - n_blocks - n_sure - n_prompts);
+                                 core->max_out - n_blocks - n_prompts);
+    if (room < 0) room = 0;
+    int32_t n_sure = bound_own(core, masks, room);
     core->n_verified =
-        core__spec_plan(core, n_blocks + n_sure, room > 0 ? (int32_t)room : 0, prompt_rows);
+        core__spec_plan(core, n_blocks + n_sure, (int32_t)room - n_sure, prompt_rows);
     if (core->n_verified == 0) forget_drafts(core);
     return core->options.max_rows - n_blocks - count_own(core) - core->n_verified;
 }
@@ -191,7 +195,7 @@ static void divide_rows(di_core *core) {
         n_prompts += !s->decoding;
         prompt_rows += usable_rows(s);
     }
-    int64_t left = divide_drafts(core, n_blocks, bound_own(core, masks), n_prompts, prompt_rows);
+    int64_t left = divide_drafts(core, n_blocks, masks, n_prompts, prompt_rows);
     draft_ahead(core, n_blocks, biases, n_drafted);
     budget rest = {left, left - core->options.max_rows + core->max_out - n_prompts};
     for (int32_t i = 0; i < core->n_order; i++) {

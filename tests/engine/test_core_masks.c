@@ -263,6 +263,7 @@ static void test_drafts(void **state) {
         {"steps ahead and what is known", DI_SPEC_FIXED, 1, 0, 0, true, false},
         {"steps ahead, as the cost says", DI_SPEC_SCHEDULED, 1, 0, 0, true, false},
         {"few rows", DI_SPEC_FIXED, 0, 0, 7, true, false},
+        {"fewest rows", DI_SPEC_SCHEDULED, 0, 0, 4, true, false},
         {"pre-empted", DI_SPEC_FIXED, 0, 5, 0, true, false},
         {"steps ahead, pre-empted", DI_SPEC_FIXED, 1, 7, 0, true, false},
         {"others reject", DI_SPEC_FIXED, 1, 0, 0, true, true},
