@@ -39,8 +39,8 @@ static void open_engine_once(void) {
     REQUIRE(di_engine_open(DI_SOURCE_DIR "/models/demo", &options, &engine, &error) == DI_OK);
     server.env = di_request_env_of(engine);
     REQUIRE(di_grammars_create(server.env.tokenizer, server.env.vocab_size,
-                               di_engine_get_info(engine).eos_token, &server.env.grammars,
-                               &error) == DI_OK);
+                               di_engine_get_info(engine).eos_token, DI_GRAMMARS_BYTES,
+                               &server.env.grammars, &error) == DI_OK);
 }
 
 static void check_request(const di_gen_request *r) {

@@ -343,8 +343,16 @@ typedef struct di_request {
     bool (*on_prompt)(void *user, int64_t done, int64_t total);
     /* Which tokens may come next, of a choice whose tokens so far were given to on_token: writes all
      * (vocab_size + 31) / 32 words, bit id % 32 of word id / 32: allowed. Ids that are never sampled
-     * stay so. Such a request has no drafts. NULL: any may. */
+     * stay so. NULL: any may. */
     void (*mask)(void *user, int32_t choice, uint32_t *words);
+    /* The same for n drafts in a row: writes the mask before the first and those behind each of them, one
+     * after the other, as far as the drafts may come, and returns how many do: one less than there are
+     * masks. NULL, with a mask: the request has no drafts. */
+    int32_t (*mask_drafts)(void *user, int32_t choice, const int32_t *drafts, int32_t n,
+                           uint32_t *words);
+    /* What must come next as far as it is known, up to `most` ids; returns how many. They are verified as
+     * drafts are, and cost no draft pass. With mask_drafts only; NULL: nothing is known. */
+    int32_t (*foresee)(void *user, int32_t choice, int32_t *ids, int32_t most);
     /* False: this choice ends here, with this token. */
     bool (*on_token)(void *user, const di_request_token *token);
     /* Once a choice, the last call for it. */

@@ -132,6 +132,9 @@ typedef struct di_request_record {
     void (*on_end)(void *user, const di_request_end *end);
     bool (*on_prompt)(void *user, int64_t done, int64_t total);
     void (*mask)(void *user, int32_t choice, uint32_t *words);
+    int32_t (*mask_drafts)(void *user, int32_t choice, const int32_t *drafts, int32_t n,
+                           uint32_t *words);
+    int32_t (*foresee)(void *user, int32_t choice, int32_t *ids, int32_t most);
     bool answers;   /* the prompt is read */
     int32_t n_open; /* choices */
 } record;
@@ -174,6 +177,17 @@ static bool on_token(void *user, const di_core_token *t) {
 static void mask(void *user, int32_t choice, uint32_t *words) {
     record *r = user;
     r->mask(r->user, choice, words);
+}
+
+static int32_t mask_drafts(void *user, int32_t choice, const int32_t *drafts, int32_t n,
+                           uint32_t *words) {
+    record *r = user;
+    return r->mask_drafts(r->user, choice, drafts, n, words);
+}
+
+static int32_t foresee(void *user, int32_t choice, int32_t *ids, int32_t most) {
+    record *r = user;
+    return r->foresee(r->user, choice, ids, most);
 }
 
 static void on_end(void *user, const di_core_result *result) {
@@ -220,6 +234,8 @@ static di_status submit(di_engine *engine, const di_request *request, record *r,
                              .top_logprobs = request->top_logprobs,
                              .user = r,
                              .mask = request->mask ? mask : NULL,
+                             .mask_drafts = request->mask_drafts ? mask_drafts : NULL,
+                             .foresee = request->foresee ? foresee : NULL,
                              .on_token = on_token,
                              .on_end = on_end};
     di_status status = di_core_submit(engine->core, &inner, id, error);
@@ -244,6 +260,11 @@ di_status di_engine_submit(di_engine *engine, const di_request *request, uint64_
         return di_fail(error, DI_ERR_USAGE, "n_choices: %d, a request for given tokens has one",
                        request->n_choices);
     }
+    if ((request->mask_drafts && !request->mask) || (request->foresee && !request->mask_drafts)) {
+        return di_fail(error, DI_ERR_USAGE, "%s: only with %s",
+                       request->mask_drafts ? "mask_drafts" : "foresee",
+                       request->mask_drafts ? "mask" : "mask_drafts");
+    }
     record *r = calloc(1, sizeof *r);
     if (!r) return di_fail(error, DI_ERR_MEMORY, "out of memory: request");
     *r = (record){.engine = engine,
@@ -252,6 +273,8 @@ di_status di_engine_submit(di_engine *engine, const di_request *request, uint64_
                   .on_end = request->on_end,
                   .on_prompt = request->on_prompt,
                   .mask = request->mask,
+                  .mask_drafts = request->mask_drafts,
+                  .foresee = request->foresee,
                   .n_open = request->n_choices};
     di_status status = submit(engine, request, r, &given, error);
     if (status != DI_OK) {

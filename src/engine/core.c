@@ -92,11 +92,14 @@ static bool take_step(di_core *core, core__step *step) {
     step->blocks = core__take(batch, sizeof *step->blocks, &ok);
     step->outs = core__take(outs, sizeof *step->outs, &ok);
     step->columns = core__take(batch, sizeof *step->columns, &ok);
+    step->allowed = core__take(batch, sizeof *step->allowed, &ok);
     step->first = core__take(batch, sizeof *step->first, &ok);
     step->results.block_rows = core__take(batch, sizeof *step->results.block_rows, &ok);
     step->results.tokens = core__take(outs, sizeof *step->results.tokens, &ok);
     step->results.logprobs = core__take(outs, sizeof *step->results.logprobs, &ok);
     step->confidence = core__take(outs, sizeof *step->confidence, &ok);
+    step->drafts = core__take(outs, sizeof *step->drafts, &ok);
+    step->own_confidence = core__take(outs, sizeof *step->own_confidence, &ok);
     return ok;
 }
 
@@ -108,12 +111,16 @@ static void free_step(core__step *step) {
     free(step->results.block_rows);
     free(step->results.tokens);
     free(step->results.logprobs);
+    free(step->allowed);
     free(step->confidence);
+    free(step->drafts);
+    free(step->own_confidence);
 }
 
 static di_status take_memory(di_core *core, di_error *error) {
     size_t batch = (size_t)core->options.max_batch, outs = (size_t)core->max_out;
     size_t words = (size_t)core__vocab_words(core), vocab = (size_t)core->config->vocab_size;
+    size_t block = (size_t)core->config->dspark_block_size;
     bool ok = true;
     core->slots = core__take(batch, sizeof *core->slots, &ok);
     core->order = core__take(batch, sizeof(core__sequence *), &ok);
@@ -124,6 +131,7 @@ static di_status take_memory(di_core *core, di_error *error) {
     core->draft_params = core__take(batch, sizeof *core->draft_params, &ok);
     core->draft_slots = core__take(batch, sizeof *core->draft_slots, &ok);
     core->forced = core__take(outs, sizeof *core->forced, &ok);
+    core->own = core__take(batch * block + 1, sizeof *core->own, &ok);
     core->biases = core__take(CORE__MAX_BIASES, sizeof *core->biases, &ok);
     core->masks = core__take((2 + CORE__MAX_MASKS) * words, sizeof *core->masks, &ok);
     core->logits = core__take(outs * vocab, sizeof *core->logits, &ok);
@@ -202,6 +210,7 @@ void di_core_destroy(di_core *core) {
     free(core->draft_params);
     free(core->draft_slots);
     free(core->forced);
+    free(core->own);
     free(core->biases);
     free(core->masks);
     free(core->logits);

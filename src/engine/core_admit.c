@@ -20,6 +20,7 @@ static void take_slot(di_core *core, core__slot *slot, core__sequence *s) {
     s->stay++;
     s->decoding = false;
     s->n_unread = 0;
+    s->drafted_in = 0;
     core__spec_forget(core, s);
     core->n_running++;
 }

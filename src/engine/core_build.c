@@ -7,11 +7,6 @@
 
 #include "engine/core_internal.h"
 
-static core__owner owner_of(core__sequence *s) {
-    s->request->n_flying++;
-    return (core__owner){s, s->stay};
-}
-
 /* ---- Sampling ---- */
 
 static di_sample_params scoring_params(const core__sequence *s) {
@@ -34,14 +29,14 @@ static int32_t add_mask(di_core *core, const core__sequence *s) {
     return at;
 }
 
-static di_sample_params sampling_params(di_core *core, const core__sequence *s) {
+di_sample_params core__params(di_core *core, const core__sequence *s) {
     const di_core_request *given = &s->request->given;
     di_sample_params p = given->sampling;
     p.seed = s->seed;
     /* 0 would mean "no token at all"; the least positive value keeps the likeliest one. */
     if (!(p.top_p > 0.0f)) p.top_p = FLT_MIN;
     p.slot = s->slot;
-    p.mask = given->mask ? add_mask(core, s) : CORE__MASK_ALLOWED;
+    p.mask = CORE__MASK_ALLOWED;
     p.noise = DI_NOISE_POSITION;
     p.bias_begin = core->n_biases;
     p.n_bias = given->n_biases;
@@ -53,10 +48,15 @@ static di_sample_params sampling_params(di_core *core, const core__sequence *s) 
     return p;
 }
 
+static di_sample_params sampling_params(di_core *core, const core__sequence *s) {
+    di_sample_params p = core__params(core, s);
+    if (s->request->given.mask) p.mask = add_mask(core, s);
+    return p;
+}
+
 /* ---- Rows ---- */
 
-/* Returns the column of its drafts. */
-static int32_t draft_for(di_core *core, const core__sequence *s, const di_sample_params *params) {
+int32_t core__draft_for(di_core *core, core__sequence *s, const di_sample_params *params) {
     int32_t at = core->building->n_drafted++;
     core->draft_slots[at] = s->slot;
     core->draft_params[at] = *params;
@@ -68,19 +68,24 @@ static void add_block(di_core *core, core__sequence *s) {
     core__step *step = core->building;
     int32_t at = step->n_blocks++;
     core->params[at] = sampling_params(core, s);
-    core->blocks[at] = (di_decode){s->slot, s->most, (int32_t)s->law, s->law == DI_SPEC_REJECT};
-    step->columns[at] = s->most > 0 ? draft_for(core, s, &core->params[at]) : -1;
-    step->blocks[at] = owner_of(s);
+    core->blocks[at] = (di_decode){.slot = s->slot,
+                                   .most = s->most,
+                                   .law = (int32_t)s->law,
+                                   .reject = s->law == DI_SPEC_REJECT};
+    step->columns[at] = s->most > 0 ? core__draft_for(core, s, &core->params[at]) : -1;
+    step->allowed[at] = core->spec.block;
+    step->blocks[at] = core__owner_of(s);
+    step->n_params++;
     step->wants_logits |= s->request->given.top_logprobs > 0;
     s->n_unread++;
 }
 
 static void ask_for_logits(di_core *core, core__sequence *s, int64_t position, bool samples) {
     core__step *step = core->building;
-    int32_t at = step->n_outs++, param = step->n_blocks + at;
-    assert(step->n_blocks + core->n_verified + step->n_outs <= core->max_out);
+    int32_t at = step->n_outs++, param = step->n_params + at;
+    assert(step->n_params + core->n_verified + step->n_outs <= core->max_out);
     core->out_rows[at] = step->n_rows;
-    step->outs[at] = (core__out){owner_of(s), position, samples};
+    step->outs[at] = (core__out){core__owner_of(s), position, samples};
     core->params[param] = samples ? sampling_params(core, s) : scoring_params(s);
     step->wants_logits |= !samples || s->request->given.top_logprobs > 0;
     s->n_unread += samples;
@@ -90,7 +95,7 @@ static void add_rows(di_core *core, core__sequence *s) {
     core__step *step = core->building;
     bool scores = core__scores(s);
     if (scores && s->n_scored == 0 && s->n_rows > 0) {
-        step->first[step->n_first++] = owner_of(s);
+        step->first[step->n_first++] = core__owner_of(s);
     }
     for (int32_t i = 0; i < s->n_rows; i++) {
         int64_t position = s->n_done + i, next = position + 1;
@@ -105,14 +110,19 @@ static void add_rows(di_core *core, core__sequence *s) {
 void core__build(di_core *core) {
     core__step *step = core->building;
     step->n_rows = step->n_prompt_rows = step->n_blocks = step->n_outs = 0;
-    step->n_drafted = step->n_first = 0;
+    step->n_drafted = step->n_first = step->n_own = step->n_params = 0;
+    step->seen = false;
     step->n_verified = core->n_verified;
     step->wants_logits = false;
     step->context_class = core->context_class;
     core->n_biases = core->n_masks = 0;
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];
-        if (s->block) add_block(core, s);
+        if (s->block && !core__has_own(core, s)) add_block(core, s);
+    }
+    for (int32_t i = 0; i < core->n_order; i++) {
+        core__sequence *s = core->order[i];
+        if (s->drafts || (s->block && core__has_own(core, s))) core__masked_add(core, s);
     }
     for (int32_t i = 0; i < core->n_order; i++) {
         core__sequence *s = core->order[i];

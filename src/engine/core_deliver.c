@@ -147,17 +147,26 @@ static di_status deliver_block(di_core *core, const core__step *step, int32_t b,
                                int64_t at, di_error *error) {
     const core__owner *owner = &step->blocks[b];
     core__sequence *s = owner->sequence;
-    int32_t kept = 0, column = step->columns[b];
+    int32_t kept = 0, own = b - (step->n_blocks - step->n_own);
     while (kept < rows && step->results.tokens[at + kept] != -1) kept++;
     if (!core__is_current(owner)) return DI_OK;
     di_context_settle(core->context, s->slot, rows, kept);
     s->n_unread--;
     s->n_done += kept;
     if (s->n_done > s->n_high) s->n_high = s->n_done;
-    if (column >= 0)
-        core__spec_learn(core, s, step, column, rows - 1, kept - 1);
-    else
+    core->stats.draft_blocks += rows > 1;
+    core->stats.accepted += (uint64_t)(kept - 1);
+    core__lesson lesson = {.stride = own < 0 ? step->n_drafted : 1,
+                           .n_verified = rows - 1,
+                           .n_accepted = kept - 1,
+                           .allowed = step->allowed[b]};
+    if (step->columns[b] < 0) {
         core__spec_pass(s);
+    } else {
+        lesson.confidence = own < 0 ? step->confidence + step->columns[b]
+                                    : step->own_confidence + (int64_t)own * core->spec.block;
+        core__spec_learn(core, s, &lesson);
+    }
     DI_TRY(deliver_tokens(core, owner, kept, step, at, error));
     return core__is_current(owner) ? core__settle(core, s, error) : DI_OK;
 }

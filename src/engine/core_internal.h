@@ -54,7 +54,14 @@ struct core__sequence {
     int32_t n_rows; /* in the step that is being built: of its tokens */
     bool takes;     /* there is room for its biases and its mask; else it sits the step out */
     bool block;     /* or its block, */
-    int32_t most;   /* with so many drafts at most */
+    int32_t most;   /* with so many drafts at most, */
+    int32_t n_sure; /* of which so many are known already (core_masked.c) */
+    bool drafts;    /* what it drafts in this step is for a later one */
+
+    /* The draft pass whose drafts stand behind its tokens, when the host is to see them: step `drafted_in`
+     * - 1 as statistics count them, 0: none; and its column there. */
+    uint64_t drafted_in;
+    int32_t drafted_at;
 };
 
 /* Allocated in its own arena with everything that hangs on it; freed when all choices are done. */
@@ -101,10 +108,14 @@ typedef struct core__out {
 
 typedef struct core__step {
     int32_t n_rows, n_prompt_rows, n_blocks, n_verified, n_outs, n_drafted;
+    int32_t n_params;    /* of its blocks, at most, while it is built */
+    int32_t n_own;       /* the last of the blocks: those of sequences with masks (core_masked.c) */
     core__owner *blocks; /* [max_batch]; their results come first */
     core__out *outs;     /* [max_out]; then these */
     int32_t *columns;    /* [max_batch]: where a block's drafts stand, -1: it has none */
-    core__owner *first;  /* [max_batch]: whose first token has no log-probability */
+    int32_t *
+        allowed; /* [max_batch]: drafts of a block that its masks let pass, all: the block's size */
+    core__owner *first; /* [max_batch]: whose first token has no log-probability */
     int32_t n_first;
     bool wants_logits;
     bool alone;      /* nothing was in flight when it was enqueued */
@@ -112,6 +123,10 @@ typedef struct core__step {
     int32_t context_class;
     di_fetch results;  /* [max_batch], [max_out] */
     float *confidence; /* [block][n_drafted] */
+    bool seen;         /* the host is to see what was drafted: */
+    int32_t *drafts;   /* [block][n_drafted], there when the stream has come to draft_mark */
+    uint64_t draft_mark;
+    float *own_confidence; /* [max_batch][block]: of the last n_own blocks, block by block */
     /* Seconds of the stream: before all, before the drafts, behind them, after all. */
     double begin, ready, middle, end;
     uint64_t mark;
@@ -195,6 +210,7 @@ struct di_core {
     di_sample_params *draft_params;                              /* [max_batch] */
     int32_t *draft_slots;                                        /* [max_batch] */
     int32_t *forced;                                             /* [max_batch][block] */
+    int32_t *own;                                                /* [max_batch][block], by slot */
     di_logit_bias *biases;                                       /* [CORE__MAX_BIASES] */
     uint32_t *
         masks; /* [2 + CORE__MAX_MASKS][ceil(V / 32)]: what may be sampled; nothing; requests' own */
@@ -213,7 +229,7 @@ struct di_core {
 };
 
 enum {
-    CORE__MAX_MASKS = 32,     /* of one step, beside the two that are the engine's */
+    CORE__MAX_MASKS = 128,    /* of one step, beside the two that are the engine's */
     CORE__MAX_BIASES = 16384, /* of one step, as the model takes them */
     CORE__MASK_ALLOWED = 0,
     CORE__MASK_NOTHING = 1, /* a row that only scores samples -2 and so leaves no trace */
@@ -245,6 +261,12 @@ static inline int64_t core__pending(const core__sequence *s) {
 static inline bool core__is_current(const core__owner *owner) {
     const core__sequence *s = owner->sequence;
     return s->state == CORE__RUNNING && s->stay == owner->stay && !s->request->cancelled;
+}
+
+/* s is mentioned in the step that is being built. */
+static inline core__owner core__owner_of(core__sequence *s) {
+    s->request->n_flying++;
+    return (core__owner){s, s->stay};
 }
 
 static inline di_kv_sequence *core__pages(di_core *core, const core__sequence *s) {
@@ -338,19 +360,48 @@ di_status core__schedule(di_core *core, bool *again, di_error *error);
 
 /* ---- core_build.c ---- */
 
-/* The step as it was scheduled. */
+/* The step as it was scheduled, but for what hangs on drafts that the host is to see. */
 void core__build(di_core *core);
+/* How s is sampled, its mask apart. Takes places for its biases. */
+di_sample_params core__params(di_core *core, const core__sequence *s);
+/* The column of s's drafts, drawn with these params, in the draft pass of the step. */
+int32_t core__draft_for(di_core *core, core__sequence *s, const di_sample_params *params);
+
+/* ---- core_masked.c ---- */
+
+/* Whether s may have drafts although every one of its rows has a mask of its own. */
+static inline bool core__has_own(const di_core *core, const core__sequence *s) {
+    return s->request->given.mask_drafts && core->spec.block > 0;
+}
+/* The host's drafts of a sequence in a slot, [block]. */
+static inline int32_t *core__own_drafts(const di_core *core, const core__sequence *s) {
+    return core->own + (int64_t)s->slot * core->spec.block;
+}
+/* The drafts of s that are known while its block is planned, up to `most`: n_sure. */
+void core__masked_foresee(di_core *core, core__sequence *s, int32_t most);
+/* A block of s, in the step that is being built, whose rows follow. */
+void core__masked_add(di_core *core, core__sequence *s);
+/* Its drafts are here, or are waited for: the rows of these blocks, their masks and params. */
+di_status core__masked_finish(di_core *core, core__step *step, di_error *error);
 
 /* ---- core_spec.c ---- */
 
 di_status core__spec_init(di_core *core, di_error *error);
 void core__spec_deinit(core__spec *spec);
-/* How many drafts the step verifies: n_blocks sequences of order have blocks, each may have `most`
- * drafts, and room rows are left; prompt_rows: what prompts could use of the step. */
+/* How many drafts the step verifies beside those that are known: the sequences of order with blocks
+ * have n_blocks rows without them, each may have `most` drafts, and room rows are left; prompt_rows:
+ * what prompts could use of the step. Of these, the ones of sequences with masks are named by making
+ * `most` what they get; the rest comes back: the device says whose they are. */
 int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room, int64_t prompt_rows);
-/* What became of the drafts of s, in a column of the step; and a step's times. */
-void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column,
-                      int32_t n_verified, int32_t n_accepted);
+/* Whether a draft pass for s is worth making in a step that it sits out, of n_blocks. */
+bool core__spec_ahead(const di_core *core, const core__sequence *s, int32_t n_blocks);
+/* What became of a block's drafts; confidence k stands at k * stride. So many were verified and
+ * accepted, and its masks let `allowed` pass. And a step's times. */
+typedef struct core__lesson {
+    const float *confidence;
+    int32_t stride, n_verified, n_accepted, allowed;
+} core__lesson;
+void core__spec_learn(di_core *core, core__sequence *s, const core__lesson *lesson);
 /* A step of s went by without drafts. */
 void core__spec_pass(core__sequence *s);
 void core__spec_time(di_core *core, const core__step *step);

@@ -91,11 +91,13 @@ static void unlink_request(di_core *core, core__request *r) {
 }
 
 /* How drafts of it are accepted. Requests that reject see each other's drafts, for these compete for
- * the rows of a step: they may not share noise (reject.h). */
+ * the rows of a step: they may not share noise (reject.h). Those with masks never do: drafts are drawn
+ * without the masks, so not from what their rows are compared with. */
 static void choose_law(const di_core *core, core__sequence *s) {
     const core__request *r = s->request;
     s->law = r->given.sampling.temperature == 0.0f ? DI_SPEC_GREEDY : DI_SPEC_COUPLED;
-    if (s->law == DI_SPEC_GREEDY || !core->options.reject || core->spec.block == 0) return;
+    bool rejects = core->options.reject && core->spec.block > 0 && !r->given.mask;
+    if (s->law == DI_SPEC_GREEDY || !rejects) return;
     s->law = DI_SPEC_REJECT;
     s->seed = di_noise_seed(s->seed, DI_NOISE_REQUEST, (int64_t)r->id);
 }

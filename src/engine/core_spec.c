@@ -99,10 +99,10 @@ static int32_t gather(di_core *core) {
     int32_t n = 0, block = spec->block;
     for (int32_t i = 0; i < core->n_order; i++) {
         const core__sequence *s = core->order[i];
-        if (s->most == 0) continue;
-        memcpy(spec->survival + (int64_t)n * block, s->survival,
-               (size_t)block * sizeof *spec->survival);
-        spec->limit[n++] = s->most;
+        if (s->most == s->n_sure) continue;
+        memcpy(spec->survival + (int64_t)n * block, s->survival + s->n_sure,
+               (size_t)(block - s->n_sure) * sizeof *spec->survival);
+        spec->limit[n++] = s->most - s->n_sure;
     }
     return n;
 }
@@ -203,18 +203,48 @@ static int32_t context_class(const di_core *core) {
     return di_spec_cost_class(n ? sum / n : 0);
 }
 
+/* Of n_verified drafts in all, those of sequences with masks: the likeliest, as the device finds them
+ * among the others, but by the survivals that the plan was made from. Returns the others. */
+static int32_t name_own(di_core *core, int32_t n, int32_t n_verified) {
+    core__spec *spec = &core->spec;
+    const di_spec_batch batch = {n, spec->block, spec->survival, spec->limit};
+    int32_t left = di_allot_choose(&batch, n_verified, spec->lengths, spec->heap);
+    for (int32_t i = 0, at = 0; i < core->n_order; i++) {
+        core__sequence *s = core->order[i];
+        if (s->most == s->n_sure) continue;
+        int32_t length = n > 0 ? spec->lengths[at++] : 0;
+        if (!s->block || !core__has_own(core, s)) continue;
+        s->most = s->n_sure + length;
+        left -= length;
+    }
+    return left;
+}
+
 int32_t core__spec_plan(di_core *core, int32_t n_blocks, int32_t room, int64_t prompt_rows) {
     int32_t wanted = 0;
     core->context_class = context_class(core);
-    for (int32_t i = 0; i < core->n_order; i++) wanted += core->order[i]->most;
-    int32_t most = (int32_t)core__smaller(wanted, room);
-    if (most == 0 || core->options.spec == DI_SPEC_FIXED) return most;
-    int32_t n = gather(core), n_verified;
+    for (int32_t i = 0; i < core->n_order; i++)
+        wanted += core->order[i]->most - core->order[i]->n_sure;
+    int32_t most = (int32_t)core__smaller(wanted, room), n_verified = most;
+    if (most == 0) return name_own(core, 0, 0);
+    int32_t n = gather(core);
+    if (core->options.spec == DI_SPEC_FIXED) return name_own(core, n, most);
     /* A step with prompts is no measurement of its size. */
     if (prompt_rows > 0 || !explores(core, n_blocks, n, most, &n_verified))
         n_verified = plan_best(core, n_blocks, n, most, prompt_rows);
     if (n_verified == 0) core->spec.since_plain = 0;
-    return n_verified;
+    return name_own(core, n, n_verified);
+}
+
+bool core__spec_ahead(const di_core *core, const core__sequence *s, int32_t n_blocks) {
+    const core__spec *spec = &core->spec;
+    if (core->options.spec == DI_SPEC_FIXED) return true;
+    double gain = 0;
+    for (int32_t k = 0; k < spec->block; k++) gain += s->survival[k];
+    n_blocks++; /* the step in which it has its rows */
+    double plain = di_spec_cost_seconds(spec->verify, core->context_class, n_blocks);
+    double all = di_spec_cost_seconds(spec->verify, core->context_class, n_blocks + spec->block);
+    return gain * plain > (all - plain + di_spec_cost_seconds(spec->draft, 0, 1)) * n_blocks;
 }
 
 /* ---- Learning ---- */
@@ -256,19 +286,17 @@ static void average(core__spec *spec, di_spec_law law, const double *survival) {
     }
 }
 
-void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, int32_t column,
-                      int32_t n_verified, int32_t n_accepted) {
+void core__spec_learn(di_core *core, core__sequence *s, const core__lesson *lesson) {
     core__spec *spec = &core->spec;
     int32_t block = spec->block;
-    for (int32_t k = 0; k < block; k++) {
-        spec->confidence[k] = step->confidence[k * step->n_drafted + column];
-    }
-    core->stats.draft_blocks += n_verified > 0;
-    core->stats.accepted += (uint64_t)n_accepted;
+    for (int32_t k = 0; k < block; k++)
+        spec->confidence[k] = lesson->confidence[k * lesson->stride];
     di_spec_survivals(spec->calibration, s->law, spec->confidence, block, spec->now);
-    move_survival(s, spec->now, block);
     average(spec, s->law, spec->now);
-    di_spec_observe(spec->calibration, s->law, spec->confidence, n_verified, n_accepted);
+    for (int32_t k = lesson->allowed; k < block; k++) spec->now[k] = 0;
+    move_survival(s, spec->now, block);
+    di_spec_observe(spec->calibration, s->law, spec->confidence, lesson->n_verified,
+                    lesson->n_accepted);
 }
 
 void core__spec_pass(core__sequence *s) {

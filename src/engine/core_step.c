@@ -25,7 +25,7 @@ static di_status force_drafts(di_core *core, const core__step *step, di_error *e
     return di_context_put_drafts(core->context, core->forced, error);
 }
 
-static di_status enqueue_draft(di_core *core, const core__step *step, di_error *error) {
+static di_status enqueue_draft(di_core *core, core__step *step, di_error *error) {
     if (step->n_drafted == 0) return DI_OK;
     di_draft_step draft = {.slots = core->draft_slots,
                            .n = step->n_drafted,
@@ -35,15 +35,18 @@ static di_status enqueue_draft(di_core *core, const core__step *step, di_error *
                            .masks = core->masks,
                            .n_masks = 2};
     DI_TRY(di_draft(core->context, &draft, error));
-    di_context_fetch_drafts(core->context, NULL, step->confidence);
-    return force_drafts(core, step, error);
+    DI_TRY(force_drafts(core, step, error));
+    di_context_fetch_drafts(core->context, step->seen ? step->drafts : NULL, step->confidence);
+    if (step->seen) step->draft_mark = di_context_mark(core->context);
+    return DI_OK;
 }
 
 static di_status enqueue_forward(di_core *core, core__step *step, di_error *error) {
     di_step rows = {.blocks = core->blocks,
                     .n_blocks = step->n_blocks,
-                    .n_drafts = step->n_verified,
-                    .temperatures = step->n_verified ? core__spec_temperatures(core) : NULL,
+                    .n_own = step->n_own,
+                    .n_drafts = core->n_verified,
+                    .temperatures = core->n_verified ? core__spec_temperatures(core) : NULL,
                     .rows = core->rows,
                     .n_rows = step->n_rows,
                     .out_rows = core->out_rows,
@@ -89,6 +92,7 @@ static di_status enqueue(di_core *core, core__step *step, di_error *error) {
     if (step->n_drafted > 0) di_context_catch_up(core->context);
     di_context_stamp(core->context, &step->ready);
     DI_TRY(enqueue_draft(core, step, error));
+    DI_TRY(core__masked_finish(core, step, error));
     di_context_stamp(core->context, &step->middle);
     DI_TRY(enqueue_forward(core, step, error));
     step->mark = di_context_mark(core->context);

@@ -122,9 +122,18 @@ typedef struct di_core_request {
     uint64_t salt_bytes;
     void *user;
     /* Which tokens may come next: ceil(V / 32) words, bit set: allowed, all to be written; called while
-     * a step is built, when every token before was given to on_token. A request with a mask has no
-     * drafts, and sits out the steps that are enqueued before its results are read. NULL: any. */
+     * a step is built, when every token before was given to on_token. A request with a mask sits out
+     * the steps that are enqueued before its results are read. NULL: any. */
     void (*mask)(void *user, int32_t choice, uint32_t *words);
+    /* The same for a block: writes the mask before the first of n drafts and those behind each of them,
+     * one after the other, as far as the drafts may come, and returns how many these are: one less than
+     * there are masks. Drafts that may not come are no failure. NULL with a mask: no drafts. */
+    int32_t (*mask_drafts)(void *user, int32_t choice, const int32_t *drafts, int32_t n,
+                           uint32_t *words);
+    /* What must come next, as far as that is known: up to `most` ids, and returns how many. They are
+     * verified as drafts are, so a wrong guess costs its row and nothing else. Called while a step is
+     * planned, as often as that takes. NULL: nothing is known. */
+    int32_t (*foresee)(void *user, int32_t choice, int32_t *ids, int32_t most);
     /* false: this choice ends here (DI_FINISH_STOP), the token counts. Must not call the core, but
      * for di_core_cancel. May be NULL. */
     bool (*on_token)(void *user, const di_core_token *token);

@@ -218,29 +218,55 @@ void di_pass_upload_sampling(const di_pass *p, const di_step *step, int32_t n_pa
 
 /* An array of one int32 for each listed row, behind those that allot wrote for the blocks. */
 static void upload_behind(const di_pass *p, const di_step *step, di_ptr array) {
-    uint64_t first = (uint64_t)di_step_block_rows(step) * 4;
+    uint64_t first = (uint64_t)di_step_allotted_rows(step) * 4;
     p->context->backend->upload(p->stream, di_ptr_at(array, first), p->context->out_slots,
-                                (uint64_t)step->n_out * 4);
+                                (uint64_t)(di_step_own_rows(step) + step->n_out) * 4);
+}
+
+/* What allot writes for other blocks, for those with drafts of the host. */
+typedef enum own_list { OWN_WHICH, OWN_PARAM, OWN_SLOT, OWN_EXTRA_AT, OWN_N_EXTRA } own_list;
+
+/* One of its arrays at the head of the list. Returns how long it is. */
+static int32_t list_own(const di_step *step, own_list kind, int32_t *list) {
+    int32_t begin = di_step_allotted_rows(step), n = 0;
+    for (int32_t b = di_step_allotted_blocks(step); b < step->n_blocks; b++) {
+        const di_decode *block = &step->blocks[b];
+        int32_t first = begin + n;
+        for (int32_t k = 0; k <= block->most; k++, n++) {
+            const int32_t values[] = {[OWN_WHICH] = begin + n,
+                                      [OWN_PARAM] = di_step_allotted_blocks(step) + n,
+                                      [OWN_SLOT] = block->slot,
+                                      [OWN_EXTRA_AT] = first + 1,
+                                      [OWN_N_EXTRA] = k};
+            list[n] = values[kind];
+        }
+    }
+    return n;
 }
 
 /* Which rows have results, as rows of the pass above the cut, and what sample must know of them. */
 static void list_results(const di_pass *p, const di_step *step) {
     di_context *context = p->context;
     int32_t *list = context->out_slots, first = di_step_block_rows(step), next = 0, below = 0;
-    if (step->n_out == 0) return;
+    int32_t n = list_own(step, OWN_WHICH, list), params = di_step_params(step) - step->n_out;
+    if (n + step->n_out == 0) return;
     for (int32_t i = 0; i < step->n_out; i++) {
         for (; next < step->out_rows[i]; next++)
             below += di_context_is_below_cut(context, &step->rows[next]);
-        list[i] = first + step->out_rows[i] - below;
+        list[n + i] = first + step->out_rows[i] - below;
     }
     upload_behind(p, step, p->at->which);
     if (!step->params) return;
-    for (int32_t i = 0; i < step->n_out; i++) list[i] = step->n_blocks + i;
+    list_own(step, OWN_PARAM, list);
+    for (int32_t i = 0; i < step->n_out; i++) list[n + i] = params + i;
     upload_behind(p, step, p->at->param_of);
-    for (int32_t i = 0; i < step->n_out; i++) list[i] = step->rows[step->out_rows[i]].slot;
+    list_own(step, OWN_SLOT, list);
+    for (int32_t i = 0; i < step->n_out; i++) list[n + i] = step->rows[step->out_rows[i]].slot;
     upload_behind(p, step, p->at->sampled_slot);
-    for (int32_t i = 0; i < step->n_out; i++) list[i] = 0;
+    for (int32_t i = 0; i < step->n_out; i++) list[n + i] = 0;
+    list_own(step, OWN_N_EXTRA, list);
     upload_behind(p, step, p->at->n_extra);
+    list_own(step, OWN_EXTRA_AT, list);
     upload_behind(p, step, p->at->extra_at);
 }
 
@@ -302,7 +328,9 @@ di_batch di_pass_batch(const di_context *context, int32_t n_rows, di_ptr floor) 
 bool di_pass_record(const di_pass *p, di_pass_shape shape) {
     di_backend *backend = p->context->backend;
     if (!backend->record || p->context->tap) return false;
-    const uint64_t key[2] = {p->context->serial << 2 | (uint64_t)shape.drafts << 1 | shape.samples,
+    const uint64_t key[2] = {p->context->serial << 44 | (uint64_t)shape.own_rows << 23 |
+                                 (uint64_t)shape.n_own << 2 | (uint64_t)shape.drafts << 1 |
+                                 shape.samples,
                              (uint64_t)shape.n << 42 | (uint64_t)shape.n_verified << 21 |
                                  (uint64_t)shape.n_columns};
     return backend->record(p->stream, key);
@@ -323,7 +351,7 @@ static void upload_step(const di_pass *p, const di_step *step) {
     }
     list_results(p, step);
     if (step->params && step->n_blocks + step->n_out > 0)
-        di_pass_upload_sampling(p, step, step->n_blocks + step->n_out);
+        di_pass_upload_sampling(p, step, di_step_params(step));
 }
 
 static void run_step(di_pass *p, const di_step *step, bool put_aside) {
@@ -350,8 +378,12 @@ di_status di_forward(di_context *context, const di_step *step, di_error *error) 
     di_pass p =
         {context, &context->model->config, &buffers, backend->ops, backend->stream, batch, -1, 0};
     upload_step(&p, step);
-    const di_pass_shape shape = {false, step->params != NULL, step->n_blocks, step->n_drafts,
-                                 step->n_drafts > 0 ? context->n_drafts : 0};
+    const di_pass_shape shape = {.samples = step->params != NULL,
+                                 .n = step->n_blocks,
+                                 .n_verified = step->n_drafts,
+                                 .n_columns = step->n_drafts > 0 ? context->n_drafts : 0,
+                                 .n_own = step->n_own,
+                                 .own_rows = di_step_own_rows(step)};
     if (!decodes || !di_pass_record(&p, shape)) {
         run_step(&p, step, put_aside);
         if (decodes) di_pass_recorded(&p);

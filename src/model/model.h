@@ -159,27 +159,33 @@ di_status di_context_resume(di_context *context, int32_t slot, const int32_t *id
 /* ---- The step ---- */
 
 /* A sequence that decodes: its row is the token that was sampled last (next_token), and behind it
- * stand up to `most` drafts of the last di_draft. How many of them are verified, and how many
- * tokens come out, the device decides; the host hears of it later (di_context_settle). */
+ * stand up to `most` drafts of the last di_draft, or all of its `own`, which are known on the host.
+ * How many of the device's are verified, and how many tokens come out, the device decides; the host
+ * hears of it later (di_context_settle). */
 typedef struct di_decode {
     int32_t slot;
-    int32_t most; /* 0, or up to dspark_block_size for slots of the last di_draft */
+    int32_t most; /* 0, or up to dspark_block_size for slots of the last di_draft; with `own`: how
+                     many these are, up to dspark_block_size */
     int32_t law;  /* which of the temperatures, 0 .. DI_LAWS - 1 */
     bool reject; /* drafts are accepted by rejection sampling: needs options.reject, and drafts that
-                     were sampled with DI_NOISE_ROUND */
+                     were sampled with DI_NOISE_ROUND; not with `own` */
+    const int32_t *own; /* [most] drafts, all of which are verified; or NULL */
 } di_decode;
 
 typedef struct di_step {
     const di_decode *blocks; /* n_blocks of different slots */
     int32_t n_blocks;
-    int32_t n_drafts; /* verified in this step, at most the sum of `most`: see di_allot_args */
+    int32_t n_own;    /* of them, those with `own`, which are the last */
+    int32_t n_drafts; /* of the others verified in this step, at most the sum of their `most`: see
+                         di_allot_args */
     const float *temperatures; /* [DI_LAWS][dspark_block_size], when n_drafts > 0 */
     const di_row
         *rows; /* n_rows, of other slots; rows of a slot contiguous, offsets 0, 1, 2, ... */
     int32_t n_rows;
     const int32_t *out_rows; /* of rows, whose logits are wanted, ascending; n_out of them */
     int32_t n_out;
-    /* [n_blocks + n_out], or NULL without blocks: logits only, nothing is sampled */
+    /* One for each block but those with `own`, one for each row of these, n_out; or NULL without
+     * blocks: logits only, nothing is sampled */
     const di_sample_params *params;
     const di_logit_bias *biases; /* n_biases, referred to by params */
     int32_t n_biases;
@@ -188,8 +194,8 @@ typedef struct di_step {
 } di_step;
 
 /* Checks the step (DI_ERR_LIMIT, DI_ERR_USAGE), then enqueues the forward pass, sampling included.
- * It has n_blocks + n_drafts + n_rows rows, at most max_rows, and n_blocks + n_drafts + n_out
- * results, at most max_out: those of the blocks first, block by block. */
+ * Its blocks have n_blocks + n_drafts rows and one for each of `own`; with n_rows at most max_rows.
+ * So many results they have, with n_out at most max_out: those of the blocks first, block by block. */
 di_status di_forward(di_context *context, const di_step *step, di_error *error);
 
 /* Results of the last di_forward; each waits for it. */

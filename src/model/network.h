@@ -128,7 +128,7 @@ _Static_assert(sizeof(di_context_buffers) % sizeof(di_ptr) == 0 &&
                    _Alignof(di_context_buffers) == _Alignof(di_ptr),
                "context.c walks the members as an array of di_ptr");
 
-enum { DI_MAX_BIASES = 16384, DI_MAX_MASKS = 34 };
+enum { DI_MAX_BIASES = 16384, DI_MAX_MASKS = 130 };
 
 struct di_context {
     di_model *model;
@@ -225,6 +225,7 @@ typedef struct di_pass_shape {
     bool drafts;                      /* a draft pass, else a step of blocks */
     bool samples;                     /* the step has params */
     int32_t n, n_verified, n_columns; /* sequences; drafts that the step verifies, of so many */
+    int32_t n_own, own_rows; /* of the sequences, those with drafts of the host; their rows */
 } di_pass_shape;
 bool di_pass_record(const di_pass *p, di_pass_shape shape);
 void di_pass_recorded(const di_pass *p);
@@ -254,10 +255,26 @@ di_batch di_pass_batch(const di_context *context, int32_t n_rows, di_ptr floor);
 void di_pass_head(const di_pass *p, int32_t n_out, di_vector norm);
 void di_pass_upload_sampling(const di_pass *p, const di_step *step, int32_t n_params);
 
-/* verify.c: rows that the blocks of a step take; their rows, made on the device; how sampling is
+/* verify.c: rows that the blocks of a step take: first those that the device makes, then those of the
+ * blocks with drafts of the host; what is sampled by; the former, made on the device; how sampling is
  * called for a step's results; what comes out of the blocks; the host's view afterwards. */
+static inline int32_t di_step_allotted_blocks(const di_step *step) {
+    return step->n_blocks - step->n_own;
+}
+static inline int32_t di_step_allotted_rows(const di_step *step) {
+    return di_step_allotted_blocks(step) + step->n_drafts;
+}
+static inline int32_t di_step_own_rows(const di_step *step) {
+    int32_t n = step->n_own;
+    for (int32_t i = di_step_allotted_blocks(step); i < step->n_blocks; i++)
+        n += step->blocks[i].most;
+    return n;
+}
 static inline int32_t di_step_block_rows(const di_step *step) {
-    return step->n_blocks + step->n_drafts;
+    return di_step_allotted_rows(step) + di_step_own_rows(step);
+}
+static inline int32_t di_step_params(const di_step *step) {
+    return di_step_allotted_blocks(step) + di_step_own_rows(step) + step->n_out;
 }
 void di_pass_upload_blocks(const di_pass *p, const di_step *step);
 void di_pass_allot(const di_pass *p, const di_step *step);

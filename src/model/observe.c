@@ -49,7 +49,7 @@ static di_ptr aside(const di_context *context, int32_t row) {
 
 bool di_context_put_aside(di_context *context, const di_step *step, di_ptr *where) {
     const di_context_options *o = &context->options;
-    bool decodes = step->n_rows == 0 && step->n_drafts == 0;
+    bool decodes = step->n_rows == 0 && di_step_block_rows(step) == step->n_blocks;
     if (!o->drafts || context->backend->record) return false; /* every step the same calls */
     if (!decodes || context->n_aside + step->n_blocks > o->max_rows) di_context_catch_up(context);
     if (!decodes) return false;

@@ -127,7 +127,7 @@ di_status di_step_check(di_context *context, const di_step *step, di_error *erro
     const di_context_options *o = &context->options;
     context->step_number++;
     DI_TRY(di_blocks_check(context, step, error));
-    int64_t block_rows = (int64_t)step->n_blocks + step->n_drafts, rows = block_rows + step->n_rows;
+    int64_t block_rows = di_step_block_rows(step), rows = block_rows + step->n_rows;
     if (step->n_rows < 0 || rows < 1 || rows > o->max_rows) {
         return di_fail(error, DI_ERR_LIMIT,
                        "a step of %" PRId64 " rows, the context allows 1 to %d", rows, o->max_rows);
@@ -140,13 +140,15 @@ di_status di_step_check(di_context *context, const di_step *step, di_error *erro
     }
     const sampling s = {step->params, step->biases, step->n_biases, step->n_masks};
     DI_TRY(check_tables(context, &s, error));
+    int32_t param = 0;
     for (int32_t i = 0; i < step->n_blocks; i++) {
-        DI_TRY(check_params(&s, i, step->blocks[i].slot, error));
+        int32_t n = step->blocks[i].own ? 1 + step->blocks[i].most : 1;
+        for (; n > 0; n--) DI_TRY(check_params(&s, param++, step->blocks[i].slot, error));
     }
     for (int32_t i = 0; i < step->n_out; i++) {
         DI_TRY(check_output(context, step, i, error));
         int32_t slot = step->rows[step->out_rows[i]].slot;
-        DI_TRY(check_params(&s, step->n_blocks + i, slot, error));
+        DI_TRY(check_params(&s, param++, slot, error));
     }
     return DI_OK;
 }

@@ -10,16 +10,34 @@
 
 /* ---- On the device ---- */
 
+/* The rows of the blocks with drafts of the host, and how many each has: behind what allot makes. */
+static void upload_own(const di_pass *p, const di_step *step) {
+    di_context *context = p->context;
+    int32_t first = di_step_allotted_blocks(step), n = 0;
+    for (int32_t b = 0; b < step->n_own; b++) {
+        const di_decode *d = &step->blocks[first + b];
+        for (int32_t k = 0; k <= d->most; k++)
+            context->upper[n++] = (di_row){k == 0 ? DI_TOKEN_NEXT : d->own[k - 1], d->slot, k};
+        context->out_slots[b] = 1 + d->most;
+    }
+    uint64_t row = (uint64_t)di_step_allotted_rows(step);
+    context->backend->upload(p->stream, di_ptr_at(p->at->rows, row * sizeof *context->upper),
+                             context->upper, (uint64_t)n * sizeof *context->upper);
+    context->backend->upload(p->stream, di_ptr_at(p->at->block_rows, (uint64_t)first * 4),
+                             context->out_slots, (uint64_t)step->n_own * 4);
+}
+
 void di_pass_upload_blocks(const di_pass *p, const di_step *step) {
     di_context *context = p->context;
     if (step->n_blocks == 0) return;
     for (int32_t i = 0; i < step->n_blocks; i++) {
         const di_decode *d = &step->blocks[i];
-        context->blocks[i] =
-            (di_block){d->slot, d->most, context->column[d->slot], d->law, d->reject};
+        int32_t most = d->own ? 0 : d->most;
+        context->blocks[i] = (di_block){d->slot, most, context->column[d->slot], d->law, d->reject};
     }
     context->backend->upload(p->stream, p->at->blocks, context->blocks,
                              (uint64_t)step->n_blocks * sizeof *context->blocks);
+    if (step->n_own > 0) upload_own(p, step);
     if (step->n_drafts == 0) return;
     context->backend->upload(p->stream, p->at->temperatures, step->temperatures,
                              DI_LAWS * (uint64_t)p->config->dspark_block_size * sizeof(float));
@@ -27,9 +45,9 @@ void di_pass_upload_blocks(const di_pass *p, const di_step *step) {
 
 void di_pass_allot(const di_pass *p, const di_step *step) {
     const di_context_buffers *at = p->at;
-    if (step->n_blocks == 0) return;
+    if (di_step_allotted_blocks(step) == 0) return;
     p->ops->allot(p->stream,
-                  &(di_allot_args){.n_blocks = step->n_blocks,
+                  &(di_allot_args){.n_blocks = di_step_allotted_blocks(step),
                                    .n_drafts = step->n_drafts,
                                    .block = p->config->dspark_block_size,
                                    .n_columns = step->n_drafts > 0 ? p->context->n_drafts : 0,
@@ -82,8 +100,8 @@ void di_blocks_advance(di_context *context, const di_step *step) {
     for (int32_t i = 0; i < step->n_blocks; i++) {
         int32_t *ahead = ahead_of(context, step->blocks[i].slot), at = 0;
         while (ahead[at] > 0) at++; /* there is a place: di_blocks_check */
-        int32_t most = step->blocks[i].most;
-        ahead[at] = 1 + (most < step->n_drafts ? most : step->n_drafts);
+        const di_decode *d = &step->blocks[i];
+        ahead[at] = 1 + (d->own || d->most < step->n_drafts ? d->most : step->n_drafts);
     }
 }
 
@@ -131,7 +149,14 @@ static di_status check_block(di_context *context, const di_step *step, int32_t i
         return di_fail(error, DI_ERR_USAGE, "blocks[%d]: slot %d has rows already", i, d->slot);
     }
     context->seen[d->slot] = context->step_number;
-    bool drafted = d->most == 0 || (o->drafts && context->column[d->slot] >= 0);
+    bool own = i >= di_step_allotted_blocks(step);
+    if (own != (d->own != NULL) || (own && d->reject)) {
+        return di_fail(error, DI_ERR_USAGE,
+                       "blocks[%d]: those with drafts of their own are the last, and do not reject",
+                       i);
+    }
+    if (own) DI_TRY(di_ids_check(context, "drafts", d->own, 0, d->most, error));
+    bool drafted = own || d->most == 0 || (o->drafts && context->column[d->slot] >= 0);
     if (d->most < 0 || d->most > c->dspark_block_size || !drafted || d->law < 0 ||
         d->law >= DI_LAWS || (d->reject && !o->reject)) {
         return di_fail(error, DI_ERR_USAGE,
@@ -165,9 +190,13 @@ di_status di_blocks_check(di_context *context, const di_step *step, di_error *er
         return di_fail(error, DI_ERR_USAGE, "a step of %d blocks, there are %d slots",
                        step->n_blocks, context->options.n_slots);
     }
+    if (step->n_own < 0 || step->n_own > step->n_blocks) {
+        return di_fail(error, DI_ERR_USAGE, "%d of %d blocks have drafts of their own", step->n_own,
+                       step->n_blocks);
+    }
     for (int32_t i = 0; i < step->n_blocks; i++) {
         DI_TRY(check_block(context, step, i, error));
-        most += step->blocks[i].most;
+        if (!step->blocks[i].own) most += step->blocks[i].most;
     }
     if (step->n_drafts < 0 || step->n_drafts > most) {
         return di_fail(error, DI_ERR_USAGE, "%d drafts to verify, the blocks allow %" PRId64,

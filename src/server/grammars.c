@@ -20,10 +20,11 @@ struct di_grammars {
     pthread_mutex_t lock; /* of what follows; not held while compiling */
     kept all[MAX_KEPT];
     uint64_t clock;
+    size_t max_bytes;
 };
 
 di_status di_grammars_create(const di_tokenizer *tokenizer, int32_t vocab_size, int32_t end_token,
-                             di_grammars **out, di_error *error) {
+                             size_t max_bytes, di_grammars **out, di_error *error) {
     di_grammars *g = calloc(1, sizeof *g);
     if (!g) return di_fail(error, DI_ERR_MEMORY, "out of memory: grammars");
     di_status status = di_vocabulary_create(tokenizer, vocab_size, &end_token, end_token >= 0,
@@ -33,6 +34,7 @@ di_status di_grammars_create(const di_tokenizer *tokenizer, int32_t vocab_size, 
         return status;
     }
     pthread_mutex_init(&g->lock, NULL);
+    g->max_bytes = max_bytes;
     *out = g;
     return DI_OK;
 }
@@ -83,6 +85,46 @@ static di_status compile(const di_grammars *g, const di_form_spec *spec, di_gram
     return di_grammar_compile_tools(g->vocabulary, &options, &tools, out, error);
 }
 
+/* ---- What is kept ---- */
+
+static size_t kept_bytes(di_grammars *g) {
+    size_t bytes = 0;
+    for (int i = 0; i < MAX_KEPT; i++) {
+        if (g->all[i].grammar) bytes += di_grammar_memory(g->all[i].grammar);
+    }
+    return bytes;
+}
+
+/* The least recently used one, but the newest, is no longer kept; NULL: there is no other. */
+static di_grammar *drop_oldest(di_grammars *g) {
+    kept *oldest = NULL;
+    for (int i = 0; i < MAX_KEPT; i++) {
+        kept *k = &g->all[i];
+        if (k->grammar && k->used != g->clock && (!oldest || k->used < oldest->used)) oldest = k;
+    }
+    if (!oldest) return NULL;
+    di_grammar *dropped = oldest->grammar;
+    *oldest = (kept){.grammar = NULL};
+    return dropped;
+}
+
+/* Those who use a dropped one go on with it. */
+static void bound(di_grammars *g) {
+    di_grammar *dropped[MAX_KEPT];
+    int n = 0;
+    pthread_mutex_lock(&g->lock);
+    while (kept_bytes(g) > g->max_bytes && (dropped[n] = drop_oldest(g)) != NULL) n++;
+    pthread_mutex_unlock(&g->lock);
+    while (n > 0) di_grammar_release(dropped[--n]);
+}
+
+size_t di_grammars_memory(di_grammars *g) {
+    pthread_mutex_lock(&g->lock);
+    size_t bytes = kept_bytes(g);
+    pthread_mutex_unlock(&g->lock);
+    return bytes;
+}
+
 static di_grammar *find(di_grammars *g, const uint8_t key[DI_SHA256_BYTES]) {
     di_grammar *found = NULL;
     pthread_mutex_lock(&g->lock);
@@ -115,8 +157,10 @@ di_status di_grammars_get(di_grammars *g, const di_form_spec *spec, di_grammar *
     uint8_t key[DI_SHA256_BYTES];
     DI_TRY(key_of(spec, key, error));
     *out = find(g, key);
-    if (*out) return DI_OK;
-    DI_TRY(compile(g, spec, out, error));
-    keep(g, key, *out);
+    if (!*out) {
+        DI_TRY(compile(g, spec, out, error));
+        keep(g, key, *out);
+    }
+    bound(g);
     return DI_OK;
 }

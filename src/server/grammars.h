@@ -1,5 +1,6 @@
 /* Grammars by what they were compiled from: the next request with the same schema gets the same one, with
- * the masks that it has learnt. A few are kept, the least recently used goes first. Any thread.
+ * the masks that it has learnt. A few are kept, as far as all they hold fits max_bytes; the least recently
+ * used goes first. Any thread.
  */
 #ifndef DI_SERVER_GRAMMARS_H
 #define DI_SERVER_GRAMMARS_H
@@ -26,9 +27,16 @@ typedef struct di_form_spec {
     int32_t max_calls;
 } di_form_spec;
 
-/* The tokenizer outlives it. end_token: what ends an answer. */
+enum {
+    DI_GRAMMARS_BYTES = 256 << 20
+}; /* the server's max_bytes: a full set of masks takes 48 MiB */
+
+/* The tokenizer outlives it. end_token: what ends an answer. max_bytes: looked at whenever a grammar is
+ * asked for, since they learn while answers are made; the one that was asked for last is always kept. */
 di_status di_grammars_create(const di_tokenizer *tokenizer, int32_t vocab_size, int32_t end_token,
-                             di_grammars **out, di_error *error);
+                             size_t max_bytes, di_grammars **out, di_error *error);
+/* Bytes of those that are kept, now. */
+size_t di_grammars_memory(di_grammars *grammars);
 void di_grammars_destroy(di_grammars *grammars); /* NULL is fine; grammars in use stay */
 
 /* The caller releases *out. Objects that say nothing about other members take none: what a schema for an

@@ -95,10 +95,15 @@ static void give_records(di_job_choice *c, size_t n) {
     }
 }
 
+static di_job_choice *choice_of(const di_job_unit *unit, int32_t choice) {
+    di_job *job = unit->job;
+    return &job->choices[unit->index * job->request.n_choices + choice];
+}
+
 static bool on_token(void *user, const di_request_token *t) {
     di_job_unit *unit = user;
     di_job *job = unit->job;
-    di_job_choice *c = &job->choices[unit->index * job->request.n_choices + t->choice];
+    di_job_choice *c = choice_of(unit, t->choice);
     di_error error;
     double now = di_clock();
     if (job->request.scores_prompt && c->n_prompt < job->request.prompts[unit->index].size) {
@@ -157,7 +162,7 @@ static void on_end(void *user, const di_request_end *e) {
                                                [DI_END_FAILED] = DI_REASON_FAILED};
     di_job_unit *unit = user;
     di_job *job = unit->job;
-    di_job_choice *c = &job->choices[unit->index * job->request.n_choices + e->choice];
+    di_job_choice *c = choice_of(unit, e->choice);
     di_error error;
     const char *message = e->message;
     di_end_record end = {.reason = reasons[e->end],
@@ -183,14 +188,36 @@ static void on_end(void *user, const di_request_end *e) {
     end_choice(c, &end, message);
 }
 
-/* A mask that cannot be made lets everything pass: the answer ends with its next token, as failed. */
-static void mask(void *user, int32_t choice, uint32_t *words) {
-    di_job_unit *unit = user;
-    di_job *job = unit->job;
-    di_job_choice *c = &job->choices[unit->index * job->request.n_choices + choice];
-    if (!job->failed && di_grammar_matcher_mask(c->matcher, words, &job->failure) == DI_OK) return;
+/* The mask before the first of n drafts, and those behind each that may come; returns how many do. A mask
+ * that cannot be made lets everything pass: the answer ends with its next token, as failed. */
+static int32_t mask_drafts(void *user, int32_t choice, const int32_t *drafts, int32_t n,
+                           uint32_t *words) {
+    di_job_choice *c = choice_of(user, choice);
+    di_job *job = c->job;
+    size_t n_rows;
+    if (!job->failed && di_grammar_matcher_masks(c->matcher, drafts, (size_t)n, words,
+                                                 job->mask_words, &n_rows, &job->failure) == DI_OK)
+        return (int32_t)n_rows - 1;
     job->failed = true;
     memset(words, 0xFF, job->mask_words * sizeof *words);
+    return 0;
+}
+
+static void mask(void *user, int32_t choice, uint32_t *words) {
+    (void)mask_drafts(user, choice, NULL, 0, words);
+}
+
+/* Punctuation, names of members, what is left of a constant. Without memory nothing is known. */
+static int32_t foresee(void *user, int32_t choice, int32_t *ids, int32_t most) {
+    di_job_choice *c = choice_of(user, choice);
+    di_error error;
+    di_ids known = {0};
+    if (di_grammar_matcher_forced_ids(c->matcher, (size_t)most, &known, &error) != DI_OK)
+        known.size = 0;
+    memcpy(ids, known.data, known.size * sizeof *ids);
+    int32_t n = (int32_t)known.size;
+    di_ids_free(&known);
+    return n;
 }
 
 static bool on_prompt(void *user, int64_t done, int64_t total) {
@@ -214,6 +241,8 @@ di_status di_job_feed(di_job *job, di_engine *engine, di_error *error) {
                           .user = unit,
                           .on_prompt = on_prompt,
                           .mask = r->grammar ? mask : NULL,
+                          .mask_drafts = r->grammar ? mask_drafts : NULL,
+                          .foresee = r->grammar ? foresee : NULL,
                           .on_token = on_token,
                           .on_end = on_end};
     if (job->submitted == 0) job->submitted = di_clock();

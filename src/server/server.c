@@ -229,10 +229,11 @@ di_status di_server_run(di_engine *engine, const di_server_options *options, di_
     if (!server) return di_fail(error, DI_ERR_MEMORY, "out of memory: server");
     server->options = *options;
     set_up(server, engine);
-    di_status status =
-        server->env.turns ? di_grammars_create(server->env.tokenizer, server->env.vocab_size,
-                                               server->info.eos_token, &server->env.grammars, error)
-                          : di_fail(error, DI_ERR_MEMORY, "out of memory: server");
+    di_status status = server->env.turns
+                           ? di_grammars_create(server->env.tokenizer, server->env.vocab_size,
+                                                server->info.eos_token, DI_GRAMMARS_BYTES,
+                                                &server->env.grammars, error)
+                           : di_fail(error, DI_ERR_MEMORY, "out of memory: server");
     if (status != DI_OK) {
         di_turns_destroy(server->env.turns);
         free(server);

@@ -17,6 +17,7 @@ enum { BLOCK = 4, BATCH = 4, ROWS = 24 };
 typedef struct bench {
     di_core core;
     di_config config;
+    core__request request; /* of all of them, without masks */
     core__sequence sequences[BATCH], *order[BATCH];
     double survival[BATCH][BLOCK];
 } bench;
@@ -52,7 +53,10 @@ static void set_sequences(bench *b, int32_t n, const double *survival, int32_t m
     b->core.n_order = n;
     for (int32_t i = 0; i < n; i++) {
         core__sequence *s = b->order[i] = &b->sequences[i];
-        *s = (core__sequence){.block = true, .most = most, .survival = b->survival[i]};
+        *s = (core__sequence){.request = &b->request,
+                              .block = true,
+                              .most = most,
+                              .survival = b->survival[i]};
         memcpy(s->survival, survival, BLOCK * sizeof *survival);
     }
 }
@@ -187,9 +191,8 @@ static void test_probes(void **state) {
 /* ---- What results teach ---- */
 
 static void learn(bench *b, core__sequence *s, const float *confidence, double *now) {
-    core__step step = {.n_drafted = 1, .confidence = (float *)(uintptr_t)confidence};
     di_spec_survivals(b->core.spec.calibration, s->law, confidence, BLOCK, now);
-    core__spec_learn(&b->core, s, &step, 0, 0, 0);
+    core__spec_learn(&b->core, s, &(core__lesson){confidence, 1, 0, 0, BLOCK});
 }
 
 static void expect_moved(const core__sequence *s, double *want, const double *now, double kept) {

@@ -261,7 +261,7 @@ static void run_blocks(twins *t, const block_step *s) {
     const di_row row = {2 + below(t, 280), s->prompt, 0};
     for (int32_t i = 0; i < DI_LAWS * MAX_BLOCK; i++) temperatures[i] = 1;
     for (int32_t i = 0; i < s->n; i++) {
-        blocks[i] = (di_decode){s->slots[i], s->n_drafts > 0 ? t->block : 0, 0, false};
+        blocks[i] = (di_decode){s->slots[i], s->n_drafts > 0 ? t->block : 0, 0, false, NULL};
         params[i] = params_of(s->slots[i]);
     }
     if (n_rows > 0) params[s->n] = params_of(s->prompt);

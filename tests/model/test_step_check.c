@@ -103,11 +103,11 @@ static void test_steps(void **state) {
     REFUSED(p.biases[1].id = 384, DI_ERR_USAGE, "biases[1]: token id 384, the vocabulary has 384");
     REFUSED(p.biases[0].id = -1, DI_ERR_USAGE, "biases[0]: token id -1, the vocabulary has 384");
     REFUSED(p.step.n_biases = 16385, DI_ERR_LIMIT,
-            "a step takes at most 16384 logit biases and 34 masks");
-    REFUSED(p.step.n_masks = 35, DI_ERR_LIMIT,
-            "a step takes at most 16384 logit biases and 34 masks");
+            "a step takes at most 16384 logit biases and 130 masks");
+    REFUSED(p.step.n_masks = 131, DI_ERR_LIMIT,
+            "a step takes at most 16384 logit biases and 130 masks");
     REFUSED(p.step.n_masks = -1, DI_ERR_LIMIT,
-            "a step takes at most 16384 logit biases and 34 masks");
+            "a step takes at most 16384 logit biases and 130 masks");
     const char *params = "params[0]: slot, bias range or mask out of range";
     REFUSED(p.params[0].slot = 1, DI_ERR_USAGE, params);
     REFUSED(p.params[0].n_bias = 3, DI_ERR_USAGE, params);
@@ -115,6 +115,22 @@ static void test_steps(void **state) {
     REFUSED(p.params[0].bias_begin = -1, DI_ERR_USAGE, params);
     REFUSED(p.params[0].mask = 1, DI_ERR_USAGE, params);
     REFUSED(p.params[0].mask = -2, DI_ERR_USAGE, params);
+#undef REFUSED
+    const int32_t own[] = {1, 384};
+    const di_decode with_own = {.most = 1, .own = own}, without = {.slot = 0};
+#define REFUSED(block, most_, own_, status, message)                                               \
+    do {                                                                                           \
+        di_decode one = block;                                                                     \
+        one.most = most_;                                                                          \
+        good_step(&p);                                                                             \
+        p.step = (di_step){.blocks = &one, .n_blocks = 1, .n_own = own_, .params = p.params};      \
+        refused(di_forward(m.context, &p.step, &error), status, message);                          \
+    } while (0)
+    const char *order = "blocks[0]: those with drafts of their own are the last, and do not reject";
+    REFUSED(with_own, 1, 0, DI_ERR_USAGE, order);
+    REFUSED(without, 0, 1, DI_ERR_USAGE, order);
+    REFUSED(with_own, 2, 1, DI_ERR_USAGE, "drafts[1]: token id 384, the vocabulary has 384");
+    REFUSED(with_own, 1, 2, DI_ERR_USAGE, "2 of 1 blocks have drafts of their own");
 #undef REFUSED
     assert_int_equal(di_context_length(m.context, 0), 0); /* nothing went in */
     good_step(&p);
@@ -144,9 +160,9 @@ static void test_drafts(void **state) {
     REFUSED(p.biases[0].id = 70000, DI_ERR_USAGE,
             "biases[0]: token id 70000, the vocabulary has 384");
     REFUSED(step.n_biases = 16385, DI_ERR_LIMIT,
-            "a step takes at most 16384 logit biases and 34 masks");
-    REFUSED(step.n_masks = 35, DI_ERR_LIMIT,
-            "a step takes at most 16384 logit biases and 34 masks");
+            "a step takes at most 16384 logit biases and 130 masks");
+    REFUSED(step.n_masks = 131, DI_ERR_LIMIT,
+            "a step takes at most 16384 logit biases and 130 masks");
     const char *params = "params[0]: slot, bias range or mask out of range";
     REFUSED(p.params[0].slot = 1, DI_ERR_USAGE, params);
     REFUSED(p.params[0].bias_begin = 1, DI_ERR_USAGE, params);

@@ -90,7 +90,7 @@ static void run_blocks(di_context *context, int32_t most, text *out, int32_t *ke
     float logprobs[64];
     for (int32_t i = 0; i < DI_LAWS * 64; i++) temperatures[i] = 1;
     for (int32_t slot = 0; slot < SLOTS; slot++) {
-        blocks[slot] = (di_decode){slot, most, slot ? 1 : 0, false};
+        blocks[slot] = (di_decode){slot, most, slot ? 1 : 0, false, NULL};
         params[slot] = params_of(slot);
     }
     const di_step step = {.blocks = blocks,

@@ -3,7 +3,7 @@
 // ctest: slow
 import fs from 'node:fs';
 import path from 'node:path';
-import { assert, test, runTests, serve, post, stream, joinChat } from './harness.mjs';
+import { assert, test, runTests, serve, post, stream, joinChat, metric } from './harness.mjs';
 
 const server = await serve('--max-batch', '40', '--max-queue', '200');
 const story = [{ role: 'user', content: 'Tell me a story about a fox.' }];
@@ -223,18 +223,48 @@ test('many at once, more than a step has masks for, beside free ones', async () 
     });
 });
 
+// The same text, token by token, with drafts and without: forms, thoughts, stops, calls, company.
 test('drafts change nothing', async () => {
-    const bodies = [{ response_format: { type: 'json_schema', json_schema: { schema } } },
-        { structured_outputs: { regex: '[A-Z][a-z]{3,20}\\.' } }, {}];
-    const answers = [];
-    for (const spec of ['off', 'fixed']) {
-        const other = await serve('--spec', spec);
-        const got = await Promise.all(bodies.map((b) => chat({ ...b, temperature: 1, seed: 9,
-            logprobs: true }, other)));
-        answers.push(got.map((r) => [text(r), r.json.choices[0].logprobs.content.map((t) => t.logprob)]));
+    const named = { type: 'function', function: { name: 'add' } };
+    const forms = [{ response_format: { type: 'json_schema', json_schema: { schema } } },
+        { structured_outputs: { regex: '[A-Z][a-z]{3,20}\\.' } },
+        { structured_outputs: { grammar: 'root ::= "<" ("a" | "bc")+ ">"' }, stop: ['cb', 'aa'] },
+        { response_format: { type: 'json_schema', json_schema: { schema } }, n: 3,
+            frequency_penalty: 0.5 },
+        { tools: openai(strict), tool_choice: 'required', thinking: { type: 'enabled' },
+            messages: [{ role: 'user', content: 'What is 12 + 13?' }], max_tokens: 300 },
+        { tools: openai(strict), tool_choice: named, parallel_tool_calls: false, n: 2 },
+        { tools: openai(strict), max_tokens: 60 }, {}];
+    const bodies = forms.flatMap((form) => [{ ...form, temperature: 0 },
+        { ...form, temperature: 1, seed: 9 }]);
+    const answers = [], accepted = [];
+    for (const options of [['--spec', 'off'], ['--spec', 'fixed'],
+        ['--spec', 'scheduled'], ['--spec', 'fixed', '--max-batch', '2']]) {
+        const other = await serve(...options);
+        const got = await Promise.all(bodies.map((b) => chat({ ...b, logprobs: true }, other)));
+        answers.push(got.map((r) => {
+            assert.equal(r.status, 200, r.text);
+            return r.json.choices.map((c) => [c.message.content, c.message.reasoning_content,
+                (c.message.tool_calls ?? []).map((t) => t.function), c.finish_reason,
+                c.logprobs.content.map((t) => t.logprob)]);
+        }));
+        accepted.push(await metric(other, 'deepinfer:spec_decode_num_accepted_tokens_total'));
         await other.stop();
     }
-    assert.deepEqual(answers[0], answers[1]);
+    for (const got of answers.slice(1)) assert.deepEqual(got, answers[0]);
+    assert.equal(accepted[0], 0);
+});
+
+// What must come next is verified without a draft pass: half of this answer at the least.
+test('what a schema leaves no choice about comes by the block', async () => {
+    const one = await serve('--spec', 'fixed');
+    const fixed = { const: { first_name: 'Reynard', second_name: 'the red fox of the story' } };
+    const r = await chat({ response_format: { type: 'json_schema', json_schema: { schema: fixed } } },
+        one);
+    assert.deepEqual(JSON.parse(text(r)), fixed.const);
+    const n = r.json.usage.completion_tokens;
+    assert.ok(await metric(one, 'deepinfer:spec_decode_num_accepted_tokens_total') >= n / 2);
+    await one.stop();
 });
 
 test('all of it in the end', () => server.stop());
