@@ -24,13 +24,14 @@ export const dialects = {
             return { thought: message.reasoning_content ?? '', text: message.content ?? '', finish,
                 calls: (message.tool_calls ?? []).map((c) =>
                     ({ id: c.id, name: c.function.name, arguments: c.function.arguments })),
+                tokens: json.choices[0].logprobs?.content ?? [],
                 prompt: json.usage.prompt_tokens, answer: json.usage.completion_tokens,
                 cached: json.usage.prompt_tokens_details.cached_tokens };
         },
         streamed: (events) => {
             const { choices: [c], usage } = joinChat(events);
             return { thought: c.thought, text: c.text, calls: c.calls, finish: c.finish,
-                prompt: usage.prompt_tokens, answer: usage.completion_tokens,
+                tokens: c.tokens, prompt: usage.prompt_tokens, answer: usage.completion_tokens,
                 cached: usage.prompt_tokens_details.cached_tokens };
         },
         stream: { stream_options: { include_usage: true } },
@@ -77,7 +78,7 @@ export const dialects = {
             max_tokens: o.length ?? 500, stop_sequences: o.stop,
             thinking: { type: o.thinking ? 'enabled' : 'disabled' },
             tools: o.tools?.map((f) => ({ name: f.name, description: f.description,
-                input_schema: f.parameters })),
+                input_schema: f.parameters, strict: f.strict })),
             messages: turns.map((t) => t.user ? { role: 'user', content: t.user }
                 : t.results ? { role: 'user', content: t.results.map((r) =>
                     ({ type: 'tool_result', tool_use_id: r.id, content: r.text })) }
