@@ -38,6 +38,7 @@ static void open_engine_once(void) {
     options.window_cache = 0;
     REQUIRE(di_engine_open(DI_SOURCE_DIR "/models/demo", &options, &engine, &error) == DI_OK);
     server.env = di_request_env_of(engine);
+    server.options.response_store = 1; /* so that items are made; nothing is put */
     REQUIRE(di_grammars_create(server.env.tokenizer, server.env.vocab_size,
                                di_engine_get_info(engine).eos_token, &server.env.grammars,
                                &error) == DI_OK);
@@ -91,6 +92,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             if (g.work_request.given) {
                 di_buffer text = DI_BUFFER_EMPTY;
                 di_buffer_printf(&text, "{%s}", g.work_request.given);
+                check_json(text.data, text.size);
+                di_buffer_clear(&text);
+                di_buffer_printf(&text, "[%s]",
+                                 g.work_request.items.data ? g.work_request.items.data : "");
                 check_json(text.data, text.size);
                 di_buffer_free(&text);
             }

@@ -180,7 +180,14 @@ static void write_response(const di_writer *w, const char *status, di_buffer *ou
     di_buffer_puts(out, ",\"output\":[");
     if (w->items.size > 0) di_buffer_append(out, w->items.data, w->items.size);
     if (w->items.failed) out->failed = true;
-    di_buffer_printf(out, "],\"previous_response_id\":null,\"store\":false,%s,", w->request->given);
+    di_buffer_puts(out, "],\"previous_response_id\":");
+    if (w->request->previous[0]) {
+        di_json_write_string(out, w->request->previous, strlen(w->request->previous));
+    } else {
+        di_buffer_puts(out, "null");
+    }
+    di_buffer_printf(out, ",\"store\":%s,%s,", w->request->stores ? "true" : "false",
+                     w->request->given);
     if (over && !failed) {
         write_usage(w, out);
     } else {

@@ -139,7 +139,8 @@ static di_job *make_job(const answer_case *c, di_dialect dialect, bool streamed,
                         .stream = streamed,
                         .include_usage = true,
                         .has_tools = true,
-                        .given = "\"instructions\":null"};
+                        .given = "\"instructions\":null",
+                        .previous = ""};
     const di_request_env env = {.tokenizer = tokenizer, .vocab_size = di_tokenizer_size(tokenizer)};
     di_error error;
     const int32_t prompt = 3;
