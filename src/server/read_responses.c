@@ -9,6 +9,8 @@
 #include "server/openai_request.h"
 #include "server/read_internal.h"
 
+enum { MAX_REFERENCES = 4096 }; /* to items that were kept; each takes a search */
+
 /* ---- The conversation ----
  *
  * What the model did stands in several items (reasoning, message, function_call); they become one
@@ -17,6 +19,9 @@ typedef struct builder {
     di_buffer *out;
     int n;     /* messages */
     bool open; /* one of the assistant is being gathered: */
+    di_generation *g;
+    di_arena *arena; /* of trees that are read on the way */
+    int n_references;
     di_buffer thought, text, calls;
     int n_calls;
 } builder;
@@ -144,7 +149,30 @@ static di_status add_result(builder *b, const di_json *item, int index, di_error
     return DI_OK;
 }
 
+static di_status add_item(builder *b, const di_json *item, int index, di_error *error);
+
+/* An item of a response that was kept, by its id. */
+static di_status add_reference(builder *b, const di_json *item, int index, di_error *error) {
+    const di_json *found;
+    di_buffer text = DI_BUFFER_EMPTY;
+    DI_TRY(need_text(item, "id", index, error));
+    if (b->n_references++ == MAX_REFERENCES) {
+        return di_fail(error, DI_ERR_UNSUPPORTED, "input: there are more than %d references",
+                       MAX_REFERENCES);
+    }
+    const char *id = di_field(item, "id")->text;
+    di_status status = DI_OK;
+    if (!di_stored_find(b->g->server->stored, id, b->g->owner, &text)) {
+        status = di_fail(error, DI_ERR_INVALID,
+                         "input[%d].id: there is no item '%.60s' here; send it itself", index, id);
+    }
+    if (status == DI_OK) status = di_build_parse(&text, b->arena, &found, error);
+    di_buffer_free(&text);
+    return status == DI_OK ? add_item(b, found, index, error) : status;
+}
+
 static di_status add_item(builder *b, const di_json *item, int index, di_error *error) {
+    if (is_type(item, "item_reference")) return add_reference(b, item, index, error);
     if (is_type(item, "function_call")) return add_call(b, item, index, error);
     if (is_type(item, "function_call_output")) return add_result(b, item, index, error);
     if (is_type(item, "reasoning")) {
@@ -194,9 +222,9 @@ static di_status add_input(builder *b, const di_json *body, const di_json *past,
     return DI_OK;
 }
 
-static di_status build_messages(const di_json *body, const di_json *past, di_buffer *out,
-                                di_error *error) {
-    builder b = {.out = out};
+static di_status build_messages(di_generation *g, const di_json *body, const di_json *past,
+                                di_arena *arena, di_buffer *out, di_error *error) {
+    builder b = {.out = out, .g = g, .arena = arena};
     di_buffer_putc(out, '[');
     di_status status = add_input(&b, body, past, error);
     di_buffer_putc(out, ']');
@@ -301,14 +329,16 @@ static di_status read_prompt(di_generation *g, const di_json *body, di_arena *ar
     const di_json *reasoning = di_field(body, "reasoning");
     di_prompt_options options = di_prompt_options_defaults();
     di_buffer text = DI_BUFFER_EMPTY;
-    const char *effort = NULL;
+    const char *effort = NULL, *summary = NULL;
     if (reasoning && reasoning->type != DI_JSON_OBJECT) {
         return di_field_wrong("reasoning", "an object", error);
     }
     DI_TRY(di_field_text(reasoning, "effort", &effort, error));
+    DI_TRY(di_field_text(reasoning, "summary", &summary, error));
+    r->summary = summary != NULL;
     if (effort) DI_TRY(di_gen_request_copy(r, effort, strlen(effort), &options.effort, error));
     DI_TRY(read_past(g, body, arena, &past, error));
-    di_status status = build_messages(body, past, &text, error);
+    di_status status = build_messages(g, body, past, arena, &text, error);
     if (status == DI_OK) status = di_build_parse(&text, arena, &messages, error);
     if (status == DI_OK && given && given->length > 0) {
         status = build_tools(given, &text, error);

@@ -1,10 +1,11 @@
 #include "server/stored.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_BUCKETS = 1024 };
+enum { N_BUCKETS = 1024, N_KEY = 20 };
 
 typedef struct entry {
     struct entry *next;          /* in its bucket */
@@ -13,6 +14,7 @@ typedef struct entry {
     char id[DI_STORED_ID], previous[DI_STORED_ID];
     char *owner;
     di_buffer items, body;
+    size_t given_size; /* of the items; behind it stand those of the answer */
     size_t bytes;
 } entry;
 
@@ -49,6 +51,7 @@ static entry *make(const di_stored_response *r) {
     e->owner = strdup(r->owner);
     append(&e->items, r->given);
     if (r->given->size > 0 && r->answer->size > 0) di_buffer_putc(&e->items, ',');
+    e->given_size = e->items.size;
     append(&e->items, r->answer);
     append(&e->body, r->body);
     e->bytes = sizeof *e + e->items.capacity + e->body.capacity;
@@ -59,10 +62,19 @@ static entry *make(const di_stored_response *r) {
 
 /* ---- The store, under its lock ---- */
 
+/* What an id and those of its items share: some characters behind the first '_'. */
+static size_t key_of(const char *id, const char **key) {
+    const char *mark = strchr(id, '_');
+    *key = mark ? mark + 1 : id;
+    size_t n = strcspn(*key, "_");
+    return n < N_KEY ? n : N_KEY;
+}
+
 /* Ids are random already. */
 static entry **bucket_of(di_stored *stored, const char *id) {
-    size_t hash = 0;
-    for (; *id; id++) hash = hash * 31 + (unsigned char)*id;
+    const char *key;
+    size_t hash = 0, n = key_of(id, &key);
+    for (size_t i = 0; i < n; i++) hash = hash * 31 + (unsigned char)key[i];
     return &stored->buckets[hash % N_BUCKETS];
 }
 
@@ -179,6 +191,50 @@ di_status di_stored_items(di_stored *stored, const char *id, const char *owner, 
                        field, max_bytes);
     }
     return out->failed ? di_fail(error, DI_ERR_MEMORY, "out of memory: %s", field) : DI_OK;
+}
+
+/* The end of the JSON object at the beginning of a text that is well-formed. */
+static size_t object_size(const char *text, size_t size) {
+    int depth = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < size; i++) {
+        if (quoted) {
+            quoted = text[i] != '"';
+            if (text[i] == '\\') i++;
+            continue;
+        }
+        quoted = text[i] == '"';
+        depth += (text[i] == '{') - (text[i] == '}');
+        if (text[i] == '}' && depth == 0) return i + 1;
+    }
+    return size;
+}
+
+/* Items of answers begin with their ids; inside of their strings no quote stands unescaped. */
+static bool append_item(const entry *e, const char *item_id, di_buffer *out) {
+    char begin[DI_STORED_ID + 16];
+    int n = snprintf(begin, sizeof begin, "{\"id\":\"%s\"", item_id);
+    if (n >= (int)sizeof begin || e->items.size <= e->given_size) return false;
+    const char *answer = e->items.data + e->given_size;
+    size_t size = e->items.size - e->given_size;
+    const char *at = memmem(answer, size, begin, (size_t)n);
+    if (!at) return false;
+    di_buffer_append(out, at, object_size(at, size - (size_t)(at - answer)));
+    return true;
+}
+
+bool di_stored_find(di_stored *stored, const char *item_id, const char *owner, di_buffer *out) {
+    const char *key, *other;
+    size_t n = key_of(item_id, &key);
+    bool found = false;
+    if (!stored) return false;
+    pthread_mutex_lock(&stored->lock);
+    for (entry *e = *bucket_of(stored, item_id); e && !found; e = e->next) {
+        if (key_of(e->id, &other) != n || memcmp(other, key, n) != 0) continue;
+        found = strcmp(e->owner, owner) == 0 && append_item(e, item_id, out);
+    }
+    pthread_mutex_unlock(&stored->lock);
+    return found;
 }
 
 bool di_stored_body(di_stored *stored, const char *id, const char *owner, di_buffer *out) {

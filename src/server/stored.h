@@ -35,6 +35,9 @@ void di_stored_put(di_stored *stored, const di_stored_response *response);
  * DI_ERR_MEMORY. stored may be NULL. */
 di_status di_stored_items(di_stored *stored, const char *id, const char *owner, size_t max_bytes,
                           di_buffer *out, di_error *error);
+/* Appends the item of an answer that has this id: what all items of a response have in common with its
+ * own is what stands between the first two '_'. False: it is not there; stored may be NULL. */
+bool di_stored_find(di_stored *stored, const char *item_id, const char *owner, di_buffer *out);
 /* Appends the response; false: it is not there. */
 bool di_stored_body(di_stored *stored, const char *id, const char *owner, di_buffer *out);
 /* Forgets it, and with it what went on from it. False: it is not there. */

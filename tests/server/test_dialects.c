@@ -40,6 +40,7 @@ typedef struct answer_case {
     const char *said;                /* what the model says, markers and all */
     const char *want;                /* T:thought|A:text|C:calls|F:finish */
     bool thinking, one_call, length; /* length: it is cut off, and does not end by itself */
+    bool summary;                    /* thoughts are told as summaries (responses) */
     const char *stops[4];
     const char *rest; /* with stops: where in `said` the text begins that is cut off */
 } answer_case;
@@ -134,6 +135,7 @@ static di_job *make_job(const answer_case *c, di_dialect dialect, bool streamed,
                         .model_size = 4,
                         .thinking = c->thinking,
                         .one_call = c->one_call,
+                        .summary = c->summary,
                         .n_choices = n_choices,
                         .logprobs = dialect == DI_DIALECT_CHAT || dialect == DI_DIALECT_COMPLETION,
                         .stream = streamed,
@@ -301,6 +303,7 @@ static void check_way(const answer_case *c, const di_ids *ids, di_dialect dialec
 static void check(answer_case c) {
     di_ids ids = {0};
     for (size_t way = 0; spell(c.said, way, &ids); way++) {
+        c.summary = way % 2 == 1;
         for (int d = 0; d < 3; d++) check_way(&c, &ids, dialects[d], way);
     }
     di_ids_free(&ids);

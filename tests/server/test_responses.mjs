@@ -53,10 +53,32 @@ test('a conversation with a call goes on as if it had come whole', async () => {
         assert.equal(text(three), text(again));
         const other = await say({ ...o, previous_response_id: one.id, input: result(call) });
         assert.equal(text(other), text(two));
+        // By references, as some clients have it, in place of the items themselves.
+        const named = await say({ ...o, input: [...question,
+            ...one.output.map(({ id }) => ({ type: 'item_reference', id })), ...result(call)] });
+        assert.equal(named.json.usage.input_tokens, two.json.usage.input_tokens);
         // Instructions are those of the request alone.
         const bare = await say({ tools, previous_response_id: one.id, input: result(call) });
         assert.ok(bare.json.usage.input_tokens < two.json.usage.input_tokens - 500);
     }
+});
+
+test('thoughts as summaries, when these are asked for', async () => {
+    const o = { input: 'What is 12 + 13?' }, reasoning = { summary: 'auto' };
+    const plain = (await ask(o)).json.output[0], told = (await ask({ ...o, reasoning })).json;
+    const thought = told.output[0].summary[0];
+    assert.equal(plain.content[0].type, 'reasoning_text');
+    assert.deepEqual(thought, { type: 'summary_text', text: plain.content[0].text });
+    const { events } = await stream(server, '/v1/responses', { ...base, ...o, reasoning }, alice);
+    assert.equal(events.filter((e) => e.event === 'response.reasoning_summary_text.delta')
+        .map((e) => e.data.delta).join(''), thought.text);
+    assert.ok(!events.some((e) => e.event.startsWith('response.reasoning_text')));
+    // Both are understood when they come back.
+    const on = (item) => ask({ tools, input: [{ role: 'user', content: 'Hi' }, item,
+        { type: 'function_call', call_id: 'c', name: 'f', arguments: '{}' },
+        { type: 'function_call_output', call_id: 'c', output: 'x' }] });
+    assert.equal((await on(plain)).json.usage.input_tokens,
+        (await on(told.output[0])).json.usage.input_tokens);
 });
 
 test('what is kept can be seen and forgotten', async () => {
@@ -89,6 +111,11 @@ test('nobody finds what another has, nor what was not to be kept', async () => {
         const r = await ask({ previous_response_id: id, input: 'x' });
         assert.equal(r.json.error.code, 'previous_response_not_found', id);
     }
+    const [{ id: item }] = one.output;
+    const refer = (id, who) => ask({ input: [{ type: 'item_reference', id }] }, who);
+    assert.equal((await refer(item, bob)).json.error.param, 'input[0].id');
+    assert.equal((await refer(item + '0')).json.error.param, 'input[0].id');
+    assert.equal((await refer(undefined)).json.error.param, 'input[0].id');
     assert.equal((await ask({ previous_response_id: 5, input: 'x' })).json.error.param,
         'previous_response_id');
     assert.equal((await ask({ store: 'yes', input: 'x' })).json.error.param, 'store');

@@ -86,6 +86,38 @@ static void owners(void **state) {
     di_stored_destroy(stored);
 }
 
+/* Items are found by their ids, in answers alone: what a client wrote is nobody's to refer to. */
+static void items(void **state) {
+    (void)state;
+    static const char answer[] =
+        "{\"id\":\"rs_0123456789abcdef0123_0\",\"a\":\"}\\\"{\",\"b\":[{}]},"
+        "{\"id\":\"fc_0123456789abcdef0123_0\",\"a\":1}";
+    di_stored *stored = di_stored_create(1 << 20);
+    di_buffer out = DI_BUFFER_EMPTY;
+    put(stored, "resp_0123456789abcdef0123456789abcdef", "alice", "",
+        "{\"id\":\"x_0123456789abcdef0123_0\"}", answer);
+    assert_true(di_stored_find(stored, "fc_0123456789abcdef0123_0", "alice", &out));
+    assert_string_equal(out.data, "{\"id\":\"fc_0123456789abcdef0123_0\",\"a\":1}");
+    di_buffer_clear(&out);
+    assert_true(di_stored_find(stored, "rs_0123456789abcdef0123_0", "alice", &out));
+    assert_string_equal(out.data,
+                        "{\"id\":\"rs_0123456789abcdef0123_0\",\"a\":\"}\\\"{\",\"b\":[{}]}");
+    static const char *const none[] = {"x_0123456789abcdef0123_0",
+                                       "rs_0123456789abcdef0123_1",
+                                       "rs_0123456789abcdef0123",
+                                       "rs_1_0",
+                                       "",
+                                       "_",
+                                       "rs"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        assert_false(di_stored_find(stored, none[i], "alice", &out));
+    }
+    assert_false(di_stored_find(stored, "rs_0123456789abcdef0123_0", "bob", &out));
+    assert_false(di_stored_find(NULL, "rs_0123456789abcdef0123_0", "alice", &out));
+    di_buffer_free(&out);
+    di_stored_destroy(stored);
+}
+
 enum { ROOM = 20 };
 
 /* A store for some ROOM responses of a kilobyte. */
@@ -144,6 +176,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chains),
         cmocka_unit_test(owners),
+        cmocka_unit_test(items),
         cmocka_unit_test(the_bound),
         cmocka_unit_test(what_does_not_fit),
     };

@@ -191,6 +191,12 @@ static void message_event(answer_fold *f, const char *type, const di_json *data)
 
 /* ---- Responses ---- */
 
+/* Thoughts may be told as summaries, and then are no content. */
+static const di_json *parts_of(const di_json *item) {
+    const di_json *summary = di_json_get(item, "summary");
+    return summary && summary->length > 0 ? summary : di_json_get(item, "content");
+}
+
 static void response_item(answer_fold *f, const di_json *item) {
     const char *type = text_of(item, "type")->text;
     bool thought = strcmp(type, "reasoning") == 0;
@@ -201,7 +207,8 @@ static void response_item(answer_fold *f, const di_json *item) {
         return;
     }
     if (!thought) assert_string_equal(type, "message");
-    for (const di_json *c = di_json_get(item, "content")->first; c; c = c->next) {
+    const di_json *parts = parts_of(item);
+    for (const di_json *c = parts->first; c; c = c->next) {
         append(thought ? &f->thought : &f->text, text_of(c, "text"));
     }
 }
@@ -245,7 +252,8 @@ static bool ends_in(const char *type, const char *end) {
 static void response_delta(answer_fold *f, const char *type, const di_json *delta) {
     assert_non_null(delta);
     append(&f->block, delta);
-    if (strcmp(type, "response.reasoning_text.delta") == 0) {
+    if (strcmp(type, "response.reasoning_text.delta") == 0 ||
+        strcmp(type, "response.reasoning_summary_text.delta") == 0) {
         assert_string_equal(f->kind, "reasoning");
         append(&f->thought, delta);
     } else if (strcmp(type, "response.output_text.delta") == 0) {
@@ -278,7 +286,7 @@ static void response_block(answer_fold *f, const char *type, const di_json *data
         same_text(&f->block, text_of(item, "arguments"));
         response_item(f, item);
     } else {
-        same_text(&f->block, text_of(di_json_get(item, "content")->first, "text"));
+        same_text(&f->block, text_of(parts_of(item)->first, "text"));
     }
 }
 
