@@ -124,7 +124,7 @@ static uint64_t context_bytes(const bench *b, const di_config *c) {
 
 static bool fits(bench *b, const di_config *c) {
     di_placement place;
-    must(b, di_model_place(c, &place, &b->error));
+    must(b, di_model_place(c, b->backend, &place, &b->error));
     return place.device_bytes + context_bytes(b, c) + RESERVE <= b->backend->device_memory;
 }
 
@@ -171,7 +171,7 @@ void model_choose(bench *b) {
     read_source(b, &s);
     int32_t all = s.config.num_hidden_layers, n = b->layers > 0 ? b->layers : all;
     choose_run(b, &s, n, &c);
-    must(b, di_model_place(&c, &place, &b->error));
+    must(b, di_model_place(&c, NULL, &place, &b->error));
     host_from = b->cuda ? place.host_from : 0;
     create_backend(b);
     while (b->cuda && b->layers == 0 && !fits(b, &c)) {

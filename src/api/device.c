@@ -28,7 +28,7 @@ di_status di_device_check(const di_engine_options *o, di_error *error) {
 static di_status create_cuda(const di_engine_options *o, const di_config *config,
                              di_numerics numerics, di_backend **out, di_error *error) {
     di_placement place;
-    DI_TRY(di_model_place(config, &place, error));
+    DI_TRY(di_model_place(config, NULL, &place, error));
     const di_cuda_options cuda = {.device = o->gpu_device,
                                   .memory = o->gpu_memory,
                                   .host_from = place.host_from};
@@ -74,8 +74,8 @@ di_status di_engine_plan_gpu(const di_config *config, const di_engine_options *o
     di_backend *backend;
     di_placement place;
     *out = (di_gpu_plan){0};
-    DI_TRY(di_model_place(config, &place, error));
     DI_TRY(di_device_create(options, "cuda", config, &backend, error));
+    di_status status = di_model_place(config, backend, &place, error);
     snprintf(out->device, sizeof out->device, "%s", backend->device);
     out->memory = backend->device_memory;
     out->weights = place.device_bytes;
@@ -84,5 +84,5 @@ di_status di_engine_plan_gpu(const di_config *config, const di_engine_options *o
     uint64_t left = out->memory > out->weights ? out->memory - out->weights : 0;
     out->fits = out->state.total <= left;
     backend->destroy(backend);
-    return DI_OK;
+    return status;
 }

@@ -123,7 +123,7 @@ di_status di_engine_divide_memory(const char *path, const di_config *config,
     DI_TRY(measure_directory(path, &directory, error));
     *plan = (di_memory_plan){.score_rows = context->max_out};
     if (own) {
-        DI_TRY(di_model_place(config, &place, error));
+        DI_TRY(di_model_place(config, backend, &place, error));
         DI_TRY(divide_device(config, backend, context, &place, plan, error));
     } else {
         state += di_context_plan(config, backend, context).total;
@@ -133,7 +133,7 @@ di_status di_engine_divide_memory(const char *path, const di_config *config,
         return DI_OK;
     }
     DI_TRY(program_bytes(config, &directory, &program, error));
-    /* On their way to the device, weights are read one tensor at a time. */
+    /* On their way to the device, weights are read one matrix at a time. */
     weights = own ? place.host_bytes + place.largest_bytes : directory.weights;
     plan->release_layers = !own && program + host + state + weights > options->memory;
     if (plan->release_layers) {

@@ -34,6 +34,20 @@ typedef struct di_backend di_backend;
 
 #define DI_BIND_ALIGN UINT64_C(256)
 #define DI_BIND_SLAB_BYTES (UINT64_C(256) << 20)
+/* Taken once where matrices are packed, for rows on their way. */
+#define DI_BIND_STAGING_BYTES (UINT64_C(8) << 20)
+
+/* A matrix as di_matrix has it, in host memory. groups: those of its products (di_linear_args), 1 or
+ * more; they divide n. */
+typedef struct di_host_matrix {
+    di_dtype dtype;
+    int32_t n, k, groups;
+    const void *data, *scale; /* scale NULL where there is none */
+} di_host_matrix;
+
+/* As stored. scale_bytes is 0 for types that have no scales. */
+uint64_t di_host_matrix_bytes(const di_host_matrix *m);
+uint64_t di_host_matrix_scale_bytes(const di_host_matrix *m);
 
 struct di_backend {
     const char *name;
@@ -67,6 +81,16 @@ struct di_backend {
     di_status (*bind)(di_backend *backend, const void *host, uint64_t size, const char *what,
                       di_ptr *out, di_error *error);
 
+    /* The same for a matrix that operations multiply with, and do nothing else: where `matrix_bytes`
+     * says 0, by bind, data and scale as they are (di_bind_as_stored); else packed in an order of the
+     * backend's own, a copy of so many bytes with the scales in it: out->data is an address for the
+     * operations alone, out->scale DI_NONE, and the host's bytes are not needed any more. Groups of
+     * packed matrices have multiples of 8 rows, if there are several (DI_ERR_UNSUPPORTED).
+     * matrix_bytes is NULL where it is always 0; it does not look at the addresses. */
+    di_status (*bind_matrix)(di_backend *backend, const di_host_matrix *m, const char *what,
+                             di_matrix *out, di_error *error);
+    uint64_t (*matrix_bytes)(const di_backend *backend, const di_host_matrix *m);
+
     /* All in stream order. upload: `host` may be reused when it returns. download: `host` is
      * written by the time that wait() of a later mark() returns. */
     void (*upload)(di_stream *stream, di_ptr to, const void *host, uint64_t size);
@@ -97,6 +121,14 @@ struct di_backend {
 
 static inline di_status di_backend_sync(di_backend *backend, di_error *error) {
     return backend->wait(backend->stream, backend->mark(backend->stream), error);
+}
+
+/* bind_matrix of backends that read matrices as they are stored. */
+di_status di_bind_as_stored(di_backend *backend, const di_host_matrix *m, const char *what,
+                            di_matrix *out, di_error *error);
+
+static inline uint64_t di_packed_bytes(const di_backend *backend, const di_host_matrix *m) {
+    return backend->matrix_bytes ? backend->matrix_bytes(backend, m) : 0;
 }
 
 /* "ref": the scalar twins, one thread, double. Never fails for want of hardware. */

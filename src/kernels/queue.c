@@ -325,6 +325,15 @@ static di_status bind(di_backend *backend, const void *host, uint64_t size, cons
     return inner_of(backend)->bind(inner_of(backend), host, size, what, out, error);
 }
 
+static di_status bind_matrix(di_backend *backend, const di_host_matrix *m, const char *what,
+                             di_matrix *out, di_error *error) {
+    return inner_of(backend)->bind_matrix(inner_of(backend), m, what, out, error);
+}
+
+static uint64_t matrix_bytes(const di_backend *backend, const di_host_matrix *m) {
+    return di_packed_bytes(inner_of(backend), m);
+}
+
 /* ---- Life ---- */
 
 static void run_stop(di_stream *s, const void *body) {
@@ -378,6 +387,8 @@ static queue_backend *create_stopped(di_backend *inner) {
         .alloc = alloc,
         .free = free_memory,
         .bind = bind,
+        .bind_matrix = bind_matrix,
+        .matrix_bytes = matrix_bytes,
         .upload = upload,
         .download = download,
         .stamp = stamp,

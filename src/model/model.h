@@ -63,9 +63,11 @@ typedef struct di_placement {
     uint64_t host_from; /* for di_cuda_options: tables of this size and more; 0: there are none */
     uint64_t device_bytes;  /* that the device takes for weights */
     uint64_t host_bytes;    /* of tables that stay in host memory, and are pinned there */
-    uint64_t largest_bytes; /* of a tensor that is no such table */
+    uint64_t largest_bytes; /* of a tensor that is no such table, with its scales */
 } di_placement;
-di_status di_model_place(const di_config *config, di_placement *out, di_error *error);
+/* As this backend binds matrices; NULL, before there is one: as they are stored. */
+di_status di_model_place(const di_config *config, const di_backend *backend, di_placement *out,
+                         di_error *error);
 
 /* ---- State ---- */
 

@@ -87,6 +87,9 @@ struct di_model {
     di_ptr token_map, multipliers, primes, hash_offsets; /* Engram constants on the device */
 };
 
+/* placement.c: how a matrix of the contract is used. The groups of its products; 0: a table, of which
+ * operations read rows by themselves. */
+int32_t di_matrix_groups(const di_config *config, const char *tensor_name);
 /* weights.c: binds every tensor of the checkpoint to model->backend. */
 di_status di_weights_bind(di_model *model, const di_model_options *options, di_error *error);
 /* With release_layers, what single rows of a table or the embedding mapped is given back after

@@ -36,14 +36,18 @@ static const di_tensor *find(loader *l, const char *name) {
     return tensor;
 }
 
+/* The device has a copy: the file's pages would only fill the host's memory. */
+static void release_copied(const loader *l, const di_tensor *tensor, di_ptr at) {
+    bool copied = l->model->backend->device && at.address != (uint64_t)(uintptr_t)tensor->data;
+    if (l->status == DI_OK && copied) di_tensor_release(tensor);
+}
+
 static di_ptr bind_tensor(loader *l, const char *name, const di_tensor **tensor) {
     di_ptr ptr = DI_NONE;
     if (l->status != DI_OK || !(*tensor = find(l, name))) return ptr;
     di_backend *backend = l->model->backend;
     l->status = backend->bind(backend, (*tensor)->data, (*tensor)->bytes, name, &ptr, l->error);
-    /* The device has a copy: the file's pages would only fill the host's memory. */
-    bool copied = backend->device && ptr.address != (uint64_t)(uintptr_t)(*tensor)->data;
-    if (l->status == DI_OK && copied) di_tensor_release(*tensor);
+    release_copied(l, *tensor, ptr);
     report(l);
     return ptr;
 }
@@ -60,6 +64,20 @@ __attribute__((format(printf, 3, 4))) static void vector(loader *l, di_vector *o
     if (l->status == DI_OK) *out = (di_vector){tensor->dtype, (int32_t)tensor->shape[0], data};
 }
 
+/* For products; scale NULL where there is none. */
+static void bind_product(loader *l, const di_tensor *tensor, const di_tensor *scale, int32_t groups,
+                         di_matrix *out) {
+    di_backend *backend = l->model->backend;
+    const di_host_matrix m = {out->dtype, out->n,       out->k,
+                              groups,     tensor->data, scale ? scale->data : NULL};
+    l->status = backend->bind_matrix(backend, &m, tensor->name, out, l->error);
+    release_copied(l, tensor, out->data);
+    report(l);
+    if (!scale) return;
+    release_copied(l, scale, out->scale);
+    report(l);
+}
+
 /* `format` gives the name without its last part: "X" for X.weight and, when quantised, X.scale.
  * A name that ends in '=' is complete as it is. */
 __attribute__((format(printf, 3, 4))) static void matrix(loader *l, di_matrix *out,
@@ -73,15 +91,20 @@ __attribute__((format(printf, 3, 4))) static void matrix(loader *l, di_matrix *o
     bool whole = n > 0 && stem[n - 1] == '=';
     snprintf(name, sizeof name, whole ? "%.*s" : "%.*s.weight", (int)(whole ? n - 1 : n), stem);
     const di_tensor *tensor = NULL, *scale = NULL;
-    di_ptr data = bind_tensor(l, name, &tensor);
-    if (l->status != DI_OK) return;
+    if (l->status != DI_OK || !(tensor = find(l, name))) return;
     int64_t values = tensor->dtype == DI_FP4_PAIR ? 2 : 1;
+    int32_t groups = di_matrix_groups(&l->model->config, name);
     *out = (di_matrix){tensor->dtype, (int32_t)tensor->shape[0],
-                       (int32_t)(tensor->shape[1] * values), data, DI_NONE};
+                       (int32_t)(tensor->shape[1] * values), DI_NONE, DI_NONE};
+    if (groups == 0) {
+        out->data = bind_tensor(l, name, &tensor);
+        return;
+    }
     if (tensor->dtype == DI_F8_E4M3 || tensor->dtype == DI_FP4_PAIR) {
         snprintf(name, sizeof name, "%s.scale", stem);
-        out->scale = bind_tensor(l, name, &scale);
+        if (!(scale = find(l, name))) return;
     }
+    bind_product(l, tensor, scale, groups, out);
 }
 
 static void mix(loader *l, di_mix_weights *out, const char *prefix, const char *site) {

@@ -94,7 +94,7 @@ static void open_setup(setup *s) {
     assert_int_equal(di_backend_create_ref(DI_NUMERICS_RELEASE, &s->backend, &error), DI_OK);
     s->context = di_context_options_defaults(&s->config);
     s->backend->device = "GPU 7 (made up)";
-    assert_int_equal(di_model_place(&s->config, &place, &error), DI_OK);
+    assert_int_equal(di_model_place(&s->config, s->backend, &place, &error), DI_OK);
     s->weights = place.device_bytes;
     s->state = di_context_plan(&s->config, s->backend, &s->context).total;
 }

@@ -93,8 +93,12 @@ kc_pair kc_at(kc_pair p, uint64_t bytes);
 kc_pair kc_at_a(const check *c, kc_pair p, int64_t n);
 kc_pair kc_at_f(const check *c, kc_pair p, int64_t n);
 
-/* Weights lie unaligned in every other round. Values of about `scale`. */
+/* Weights lie unaligned in every other round, but where they are packed. Values of about `scale`.
+ * Matrices for products, the second for products of so many groups; tables, whose rows are read. */
 kc_matrix kc_weights(check *c, di_dtype dtype, int32_t n, int32_t k, double scale);
+kc_matrix kc_grouped_weights(check *c, di_dtype dtype, int32_t groups, int32_t n, int32_t k,
+                             double scale);
+kc_matrix kc_table(check *c, di_dtype dtype, int32_t n, int32_t k, double scale);
 kc_vector kc_weight_vector(check *c, di_dtype dtype, int32_t n, double middle, double spread);
 /* Bytes that decode to normal values: E4M3 with E8M0 per 32, or E2M1 pairs with either scale. */
 void kc_quantized(check *c, di_quantizer kind, int64_t n, uint8_t *codes, uint8_t *scales);

@@ -33,7 +33,7 @@ void kc_check_linear(check *c) {
     if (n < 8 && style == KC_HUGE)
         style = KC_NORMAL; /* the bound is a share of the row's largest */
     kc_pair x = kc_random_a(c, (int64_t)rows * groups * k, style, 1);
-    kc_matrix w = kc_weights(c, dtype, n, k, 0.05);
+    kc_matrix w = kc_grouped_weights(c, dtype, groups, n, k, 0.05);
     int64_t count = (int64_t)rows * n;
     kc_pair out = to_f ? kc_take_f(c, count) : kc_take_a(c, count);
     kc_pair out1 = to_f ? kc_take_f(c, n) : kc_take_a(c, n);
@@ -58,7 +58,7 @@ void kc_check_attn_out(check *c) {
     int32_t rank = kc_pick_step(c, 32, 64, 32, 1024), width = kc_pick_step(c, 32, 160, 32, 5120);
     if (c->bench) rank = 128, width = 1024; /* an eighth */
     kc_pair o = kc_random_a(c, (int64_t)rows * groups * k, KC_NORMAL, 1);
-    kc_matrix wo_a = kc_weights(c, DI_F8_E4M3, groups * rank, k, 0.05);
+    kc_matrix wo_a = kc_grouped_weights(c, DI_F8_E4M3, groups, groups * rank, k, 0.05);
     kc_matrix wo_b = kc_weights(c, DI_F8_E4M3, width, groups * rank, 0.05);
     kc_pair out = kc_take_a(c, (int64_t)rows * width), out1 = kc_take_a(c, width);
     KC_RUN(c, attn_out, rows, groups, o.p[i], wo_a.m[i], wo_b.m[i], out.p[i]);
@@ -216,7 +216,7 @@ void kc_check_markov(check *c) {
     kc_pair before = kc_ints(c, prev, n * prev_stride);
     kc_pair base = kc_random_f(c, (int64_t)n * vocab, 3);
     kc_pair hidden = kc_random_a(c, (int64_t)n * stride * width, KC_NORMAL, 1);
-    kc_matrix embed = kc_weights(c, DI_BF16, vocab, rank, 1);
+    kc_matrix embed = kc_table(c, DI_BF16, vocab, rank, 1);
     kc_matrix head = kc_weights(c, DI_BF16, vocab, rank, 0.1);
     kc_matrix proj = kc_weights(c, DI_BF16, 1, width + rank, 0.05);
     kc_pair logits = kc_take_f(c, (int64_t)n * vocab), confidence = kc_take_f(c, n);

@@ -88,7 +88,7 @@ void kc_check_embed(check *c) {
     int32_t live[64], vocab = kc_pick(c, 3, 60, 1000), hc = kc_pick(c, 1, 8, 4);
     int32_t width = kc_pick(c, 1, 200, 5120);
     kc_batch b = rows_of(c, &layout, vocab);
-    kc_matrix embed = kc_weights(c, DI_BF16, vocab, width, 1);
+    kc_matrix embed = kc_table(c, DI_BF16, vocab, width, 1);
     int64_t rows = layout.total;
     kc_pair streams = kc_take_a(c, rows * hc * width), pre = kc_take_f(c, rows * hc);
     positions(&layout, live);
@@ -164,7 +164,7 @@ void kc_check_engram_gate(check *c) {
     double eps = c->round % 4 == 3 ? 1e-6 : 1e-20;
     kc_pair kv =
         kc_random_a(c, (int64_t)rows * (hc + 1) * width, style == KC_HUGE ? KC_NORMAL : style, 1);
-    kc_matrix q = kc_weights(c, DI_BF16, hc, width, 1), k = kc_weights(c, DI_BF16, hc, width, 1);
+    kc_matrix q = kc_table(c, DI_BF16, hc, width, 1), k = kc_table(c, DI_BF16, hc, width, 1);
     float *x = kc_values(c, (int64_t)rows * hc * width, style, 1, true);
     kc_pair streams, again, gate = kc_take_f(c, rows * hc), none = {{DI_NONE, DI_NONE}};
     for (int i = 0; i < 2; i++) {

@@ -165,14 +165,16 @@ kc_pair kc_at_f(const check *c, kc_pair p, int64_t n) {
 
 /* ---- Weights ---- */
 
+static uint64_t weight_shift(const check *c) { return c->bench ? 0 : (uint64_t)(c->round % 2 * 3); }
+
 static kc_pair put_unaligned(check *c, const void *host, uint64_t size) {
-    for (int i = 0; i < 2; i++) c->dev[i].shift = c->bench ? 0 : (uint64_t)(c->round % 2 * 3);
+    for (int i = 0; i < 2; i++) c->dev[i].shift = weight_shift(c);
     kc_pair p = kc_put(c, host, size);
     for (int i = 0; i < 2; i++) c->dev[i].shift = 0;
     return p;
 }
 
-static kc_pair put_plain(check *c, di_dtype dtype, int64_t n, double middle, double spread) {
+static uint8_t *plain_values(check *c, di_dtype dtype, int64_t n, double middle, double spread) {
     uint64_t bytes = di_dtype_bytes(dtype);
     uint8_t *host = memory(n, bytes);
     for (int64_t i = 0; i < n; i++) {
@@ -180,47 +182,69 @@ static kc_pair put_plain(check *c, di_dtype dtype, int64_t n, double middle, dou
         uint16_t half = di_bf16_encode(value);
         memcpy(host + (uint64_t)i * bytes, dtype == DI_BF16 ? (void *)&half : &value, bytes);
     }
-    kc_pair p = put_unaligned(c, host, (uint64_t)n * bytes);
-    free(host);
-    return p;
+    return host;
 }
 
-static kc_pair put_codes(check *c, int64_t n, int64_t n_scales, bool fp8, double scale,
-                         kc_pair *out) {
-    uint8_t *codes = memory(n, 1), *scales = memory(n_scales, 1);
-    int exponent = ilogb(scale);
+static uint8_t *random_codes(check *c, int64_t n, bool fp8) {
+    uint8_t *codes = memory(n, 1);
     for (int64_t i = 0; i < n; i++) {
         codes[i] = (uint8_t)kc_bits(c);
         if (fp8) codes[i] = di_e4m3_encode(kc_normal(c) * 64); /* any code but NaN */
     }
-    for (int64_t i = 0; i < n_scales; i++) {
-        scales[i] = (uint8_t)(127 + exponent - (fp8 ? 6 : 1) + (int)(kc_bits(c) % 3) - 1);
-    }
-    *out = put_unaligned(c, scales, (uint64_t)n_scales);
-    kc_pair p = put_unaligned(c, codes, (uint64_t)n);
-    free(codes);
-    free(scales);
-    return p;
+    return codes;
 }
 
-kc_matrix kc_weights(check *c, di_dtype dtype, int32_t n, int32_t k, double scale) {
-    kc_pair data, scales = {{DI_NONE, DI_NONE}};
-    int64_t count = (int64_t)n * k;
-    if (dtype == DI_F8_E4M3) {
-        data =
-            put_codes(c, count, (int64_t)((n + 31) / 32) * ((k + 31) / 32), true, scale, &scales);
-    } else if (dtype == DI_FP4_PAIR) {
-        data = put_codes(c, count / 2, count / 32, false, scale, &scales);
-    } else {
-        data = put_plain(c, dtype, count, 0, scale);
+static uint8_t *random_scales(check *c, int64_t n, bool fp8, double scale) {
+    uint8_t *scales = memory(n, 1);
+    int exponent = ilogb(scale);
+    for (int64_t i = 0; i < n; i++) {
+        scales[i] = (uint8_t)(127 + exponent - (fp8 ? 6 : 1) + (int)(kc_bits(c) % 3) - 1);
     }
+    return scales;
+}
+
+/* groups 0: a table. */
+static kc_matrix random_matrix(check *c, di_dtype dtype, int32_t n, int32_t k, int32_t groups,
+                               double scale) {
+    bool fp8 = dtype == DI_F8_E4M3;
+    di_host_matrix host = {dtype, n, k, groups, NULL, NULL};
+    uint8_t *data, *scales = NULL;
     kc_matrix m;
-    for (int i = 0; i < 2; i++) m.m[i] = (di_matrix){dtype, n, k, data.p[i], scales.p[i]};
+    if (fp8 || dtype == DI_FP4_PAIR) {
+        data = random_codes(c, (int64_t)di_host_matrix_bytes(&host), fp8);
+        scales = random_scales(c, (int64_t)di_host_matrix_scale_bytes(&host), fp8, scale);
+    } else {
+        data = plain_values(c, dtype, (int64_t)n * k, 0, scale);
+    }
+    host.data = data, host.scale = scales;
+    for (int i = 0; i < 2; i++) {
+        device *dev = &c->dev[i];
+        dev->shift = weight_shift(c);
+        m.m[i] = groups > 0 ? device_matrix(dev, &host) : device_table(dev, &host);
+        dev->shift = 0;
+    }
+    free(data);
+    free(scales);
     return m;
 }
 
+kc_matrix kc_weights(check *c, di_dtype dtype, int32_t n, int32_t k, double scale) {
+    return random_matrix(c, dtype, n, k, 1, scale);
+}
+
+kc_matrix kc_grouped_weights(check *c, di_dtype dtype, int32_t groups, int32_t n, int32_t k,
+                             double scale) {
+    return random_matrix(c, dtype, n, k, groups, scale);
+}
+
+kc_matrix kc_table(check *c, di_dtype dtype, int32_t n, int32_t k, double scale) {
+    return random_matrix(c, dtype, n, k, 0, scale);
+}
+
 kc_vector kc_weight_vector(check *c, di_dtype dtype, int32_t n, double middle, double spread) {
-    kc_pair data = put_plain(c, dtype, n, middle, spread);
+    uint8_t *host = plain_values(c, dtype, n, middle, spread);
+    kc_pair data = put_unaligned(c, host, (uint64_t)n * di_dtype_bytes(dtype));
+    free(host);
     return (kc_vector){{{dtype, n, data.p[0]}, {dtype, n, data.p[1]}}};
 }
 

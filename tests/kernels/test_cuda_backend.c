@@ -1,5 +1,5 @@
 /* The CUDA backend's memory and transfers: zeroed and aligned, bound by a limit, larger than the
- * rings, in stream order. Where there is no device: one line that says why. */
+ * rings, in stream order; matrices packed as they are bound. Where there is no device: one line that says why. */
 /* ctest: gpu */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -179,6 +179,160 @@ static void test_bind(void **state) {
     }
 }
 
+/* ---- Matrices for products, packed as kernels/cuda/mma_weights.cuh says ---- */
+
+/* Where the bits of a code stand in a word of a run, the lowest first. */
+static const uint8_t fp4_bits[8][4] = {{6, 7, 8, 15},    {3, 4, 5, 12},    {0, 1, 2, 9},
+                                       {29, 30, 26, 11}, {22, 23, 24, 31}, {19, 20, 21, 28},
+                                       {16, 17, 18, 25}, {13, 14, 10, 27}};
+static const uint8_t fp8_bits[4][8] = {{4, 5, 6, 7, 8, 9, 10, 15},
+                                       {20, 21, 22, 23, 24, 25, 26, 31},
+                                       {0, 1, 2, 3, 11, 12, 13, 14},
+                                       {16, 17, 18, 19, 27, 28, 29, 30}};
+
+typedef struct format {
+    di_dtype dtype;
+    int64_t group, runs, chunk; /* values; bytes */
+} format;
+static const format formats[] = {{DI_FP4_PAIR, 128, 1024, 1088},
+                                 {DI_F8_E4M3, 64, 2048, 2064},
+                                 {DI_BF16, 32, 4096, 4096}};
+
+typedef struct packing {
+    const format *f;
+    const di_host_matrix *m;
+    int64_t chunks, strips; /* of a group of rows */
+    uint8_t *bytes;
+    uint64_t size;
+} packing;
+
+static uint8_t *strip_chunk(const packing *p, int64_t strip, int64_t chunk) {
+    return p->bytes + (strip * p->chunks + chunk) * p->f->chunk;
+}
+
+/* One code of a row of a strip. */
+static void pack_code(const packing *p, int64_t strip, int64_t row, int64_t k, uint32_t code) {
+    int64_t values = p->f->group / 4, each = values / 4; /* of a run, of a word */
+    int64_t lane = 4 * (row % 8) + k % p->f->group / values, word = k % values / each,
+            at = k % each;
+    uint8_t *to = strip_chunk(p, strip, k / 128) + k % 128 / p->f->group * 1024 + row / 8 * 512 +
+                  lane * 16 + word * 4;
+    uint32_t out;
+    memcpy(&out, to, 4);
+    for (uint32_t bit = 0; bit < 16; bit++) {
+        uint32_t place = p->f->dtype == DI_FP4_PAIR  ? (bit < 4 ? fp4_bits[at][bit] : 0u)
+                         : p->f->dtype == DI_F8_E4M3 ? (bit < 8 ? fp8_bits[at][bit] : 0u)
+                                                     : (uint32_t)at * 16 + bit;
+        out |= (code >> bit & 1) << place;
+    }
+    memcpy(to, &out, 4);
+}
+
+static uint32_t code_of(const di_host_matrix *m, int64_t n, int64_t k) {
+    const uint8_t *data = m->data;
+    int64_t at = n * m->k + k;
+    if (m->dtype == DI_FP4_PAIR) return data[at / 2] >> (at % 2 * 4) & 15;
+    if (m->dtype == DI_F8_E4M3) return data[at];
+    return (uint32_t)data[2 * at] | (uint32_t)data[2 * at + 1] << 8;
+}
+
+/* 127 where there is none; `row` in a group of rows. */
+static uint8_t scale_of(const packing *p, int64_t group, int64_t row, int64_t block) {
+    const di_host_matrix *m = p->m;
+    int64_t rows = m->n / m->groups, blocks = (m->k + 31) / 32, n = group * rows + row;
+    if (row >= rows || block >= blocks) return 127;
+    return ((const uint8_t *)m->scale)[(m->dtype == DI_F8_E4M3 ? n / 32 : n) * blocks + block];
+}
+
+static void pack_scales(const packing *p, int64_t group, int64_t strip, int64_t chunk) {
+    uint8_t *to = strip_chunk(p, group * p->strips + strip, chunk) + p->f->runs;
+    for (int64_t i = 0; i < 64 && p->f->dtype == DI_FP4_PAIR; i++) {
+        int64_t row = strip * 16 + i / 32 * 8 + i % 32 / 4;
+        to[i] = scale_of(p, group, row, 4 * chunk + i % 4);
+    }
+    for (int64_t i = 0; i < 8 && p->f->dtype == DI_F8_E4M3; i++)
+        to[i] = scale_of(p, group, strip * 16 + i / 4 * 8, 4 * chunk + i % 4);
+}
+
+static packing pack(const format *f, const di_host_matrix *m) {
+    int64_t rows = m->n / m->groups, strips = (rows + 15) / 16, chunks = (m->k + 127) / 128;
+    packing p = {f, m, chunks, strips, NULL, (uint64_t)(m->groups * strips * chunks * f->chunk)};
+    p.bytes = calloc(1, (size_t)p.size);
+    assert_non_null(p.bytes);
+    for (int64_t n = 0; n < m->n; n++) {
+        int64_t strip = n / rows * strips + n % rows / 16;
+        for (int64_t k = 0; k < m->k; k++) pack_code(&p, strip, n % rows % 16, k, code_of(m, n, k));
+    }
+    for (int64_t group = 0; group < m->groups; group++)
+        for (int64_t strip = 0; strip < strips; strip++)
+            for (int64_t chunk = 0; chunk < chunks; chunk++) pack_scales(&p, group, strip, chunk);
+    return p;
+}
+
+static void check_packed(di_backend *b, const format *f, int32_t n, int32_t k, int32_t groups) {
+    di_host_matrix m = {f->dtype, n, k, groups, NULL, NULL};
+    uint64_t scales = di_host_matrix_scale_bytes(&m);
+    uint8_t *data = some_bytes(di_host_matrix_bytes(&m), (uint8_t)(n + k));
+    uint8_t *scale = some_bytes(scales + 1, (uint8_t)(n - k));
+    di_matrix out;
+    di_error error;
+    m.data = data, m.scale = scales > 0 ? scale : NULL;
+    packing want = pack(f, &m);
+    assert_int_equal(di_packed_bytes(b, &m), want.size);
+    assert_int_equal(b->bind_matrix(b, &m, "packed", &out, &error), DI_OK);
+    memset(data, 0, di_host_matrix_bytes(&m)); /* it is not needed any more */
+    memset(scale, 0, scales + 1);
+    assert_true(out.dtype == f->dtype && out.n == n && out.k == k && out.scale.address == 0);
+    assert_device(b, out.data, want.bytes, want.size);
+    free(want.bytes);
+    free(data);
+    free(scale);
+}
+
+/* Rows and K that are no whole strips and chunks, rows of odd lengths, groups that begin inside 32
+ * rows of a scale, and more than the staging holds. */
+static void test_packed(void **state) {
+    (void)state;
+    static const int32_t rows[] = {1, 24, 40}, lengths[] = {32, 96, 160, 5120};
+    di_backend *b = open_cuda(NULL);
+    for (size_t f = 0; f < 3; f++) {
+        for (size_t i = 0; i < 3; i++)
+            for (size_t j = 0; j < 4; j++) check_packed(b, &formats[f], rows[i], lengths[j], 1);
+        check_packed(b, &formats[f], 16, 96, 2);
+        check_packed(b, &formats[f], 80, 160, 2);
+        check_packed(b, &formats[f], 3 * 56, 256, 3);
+        if (formats[f].dtype != DI_FP4_PAIR) check_packed(b, &formats[f], 37, 77, 1);
+    }
+    check_packed(b, &formats[0], 3400, 5120, 1); /* bands of 3072, 1584 and 816 rows */
+    check_packed(b, &formats[1], 2 * 1720, 5120, 2);
+    check_packed(b, &formats[2], 2 * 840, 5120, 2);
+    b->destroy(b);
+}
+
+static void test_not_packed(void **state) {
+    (void)state;
+    di_error error;
+    di_matrix out;
+    di_backend *b = open_cuda(NULL);
+    uint8_t *bytes = some_bytes(24 * 64 * 4, 3), scale[2] = {1, 2};
+    di_host_matrix m = {DI_F8_E4M3, 24, 64, 2, bytes, scale};
+    assert_int_equal(b->bind_matrix(b, &m, "groups of 12", &out, &error), DI_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "groups of 12 has 24 rows"));
+    m = (di_host_matrix){DI_F32, 24, 64, 1, bytes, NULL};
+    assert_int_equal(di_packed_bytes(b, &m), 0);
+    assert_int_equal(b->bind_matrix(b, &m, "floats", &out, &error), DI_OK);
+    assert_device(b, out.data, bytes, 24 * 64 * 4);
+    b->destroy(b);
+    assert_int_equal(di_backend_create_cuda(DI_NUMERICS_FLOAT, NULL, &b, &error), DI_OK);
+    m = (di_host_matrix){DI_F8_E4M3, 24, 64, 2, bytes, scale};
+    assert_int_equal(di_packed_bytes(b, &m), 0);
+    assert_int_equal(b->bind_matrix(b, &m, "codes", &out, &error), DI_OK);
+    assert_device(b, out.data, bytes, 24 * 64);
+    assert_device(b, out.scale, scale, 2);
+    b->destroy(b);
+    free(bytes);
+}
+
 /* Workspaces only grow; one that cannot be had leaves the old one. */
 static void test_prepare(void **state) {
     (void)state;
@@ -199,10 +353,11 @@ static void test_prepare(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_device), cmocka_unit_test(test_alloc),
-        cmocka_unit_test(test_limit),     cmocka_unit_test(test_transfers),
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_stamps),
-        cmocka_unit_test(test_bind),      cmocka_unit_test(test_prepare),
+        cmocka_unit_test(test_no_device),  cmocka_unit_test(test_alloc),
+        cmocka_unit_test(test_limit),      cmocka_unit_test(test_transfers),
+        cmocka_unit_test(test_order),      cmocka_unit_test(test_stamps),
+        cmocka_unit_test(test_bind),       cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_not_packed), cmocka_unit_test(test_prepare),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

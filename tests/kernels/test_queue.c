@@ -459,6 +459,12 @@ static void test_description(void **state) {
     static const char weights[] = "mapped";
     must(b->bind(b, weights, sizeof weights, "weights", &p, &error), &error);
     assert_true(p.address == (uint64_t)(uintptr_t)weights);
+    const di_host_matrix host = {DI_F8_E4M3, 1, 6, 1, weights, weights + 6};
+    di_matrix m;
+    must(b->bind_matrix(b, &host, "weights", &m, &error), &error);
+    assert_int_equal(di_packed_bytes(b, &host), 0);
+    assert_true(m.dtype == DI_F8_E4M3 && m.n == 1 && m.k == 6);
+    assert_true(m.data.address == p.address && m.scale.address == p.address + 6);
     b->discard(b->stream, weights, sizeof weights); /* not a page: nothing */
     sync_all(b);
     b->destroy(b);

@@ -72,8 +72,12 @@ static const di_tensor *scale_of(test_model *m, const di_tensor *tensor) {
 static float *matrix_values(test_model *m, const di_tensor *tensor, int64_t *count) {
     bool packed = tensor->dtype == DI_FP4_PAIR, scaled = packed || tensor->dtype == DI_F8_E4M3;
     int32_t n = (int32_t)tensor->shape[0], k = (int32_t)tensor->shape[1] * (packed ? 2 : 1);
-    di_matrix w = {tensor->dtype, n, k, bind(m, tensor), DI_NONE};
-    if (scaled) w.scale = bind(m, scale_of(m, tensor));
+    di_host_matrix host = {tensor->dtype, n, k, 1, tensor->data, NULL};
+    if (scaled) host.scale = scale_of(m, tensor)->data;
+    di_error error;
+    di_matrix w;
+    if (m->backend->bind_matrix(m->backend, &host, tensor->name, &w, &error) != DI_OK)
+        fail_msg("%s", error.message);
     char *units = calloc((size_t)k * (size_t)k, m->backend->a_bytes);
     assert_non_null(units);
     for (int64_t i = 0; i < k; i++) {

@@ -156,6 +156,21 @@ di_ptr device_take_f(device *d, int64_t n) {
     return take_aligned(d, (uint64_t)n * d->backend->f_bytes);
 }
 
+di_matrix device_table(device *d, const di_host_matrix *m) {
+    di_matrix out = {m->dtype, m->n, m->k, DI_NONE, DI_NONE};
+    out.data = device_put(d, m->data, di_host_matrix_bytes(m));
+    out.scale = device_put(d, m->scale, di_host_matrix_scale_bytes(m));
+    return out;
+}
+
+di_matrix device_matrix(device *d, const di_host_matrix *m) {
+    di_error error;
+    di_matrix out;
+    if (di_packed_bytes(d->backend, m) == 0) return device_table(d, m);
+    must(d->backend->bind_matrix(d->backend, m, "test matrix", &out, &error), &error);
+    return out;
+}
+
 void device_get(device *d, di_ptr from, void *host, uint64_t size) {
     di_error error;
     d->backend->download(d->backend->stream, host, from, size);

@@ -38,6 +38,11 @@ di_ptr device_put_f(device *d, const float *values, int64_t n); /* as F */
 di_ptr device_take_a(device *d, int64_t n);
 di_ptr device_take_f(device *d, int64_t n);
 
+/* A matrix as it is stored, its data and scales like device_put's. groups means nothing. */
+di_matrix device_table(device *d, const di_host_matrix *m);
+/* A matrix for products: packed where the backend packs it, for as long as the backend lives. */
+di_matrix device_matrix(device *d, const di_host_matrix *m);
+
 void device_get(device *d, di_ptr from, void *host, uint64_t size); /* waits */
 void device_get_a(device *d, di_ptr from, double *out, int64_t n);
 void device_get_f(device *d, di_ptr from, double *out, int64_t n);

@@ -362,6 +362,7 @@ di_status late_backend_create(di_numerics numerics, di_backend **out, di_error *
         .alloc = late_alloc,
         .free = late_free,
         .bind = late_bind,
+        .bind_matrix = di_bind_as_stored,
         .upload = late_upload,
         .download = late_download,
         .copy = late_copy,

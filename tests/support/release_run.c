@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "model/network.h"
 #include "support/release_runner.h"
 
 _Static_assert((int)DI_MAX_HC <= (int)DI_OPS_MAX_HC && (int)DI_MAX_NGRAM <= (int)DI_OPS_MAX_NGRAM &&
@@ -99,15 +100,22 @@ di_vector rr_vector_of(const rr *r, const char *name) {
     return (di_vector){t->dtype, (int32_t)release_count(t), rr_bind_tensor(r, t)};
 }
 
+/* As weights.c binds it: whatever the model reads row by row stays as it is stored. */
 di_matrix rr_matrix_of(const rr *r, const char *name) {
     const di_tensor *t = rr_weight(r, name);
-    int32_t k = (int32_t)t->shape[1] * (t->dtype == DI_FP4_PAIR ? 2 : 1);
-    di_matrix m = {t->dtype, (int32_t)t->shape[0], k, rr_bind_tensor(r, t), DI_NONE};
+    int32_t n = (int32_t)t->shape[0], k = (int32_t)t->shape[1] * (t->dtype == DI_FP4_PAIR ? 2 : 1);
+    int32_t groups = di_matrix_groups(&r->file->config, t->name);
+    if (groups == 0) return (di_matrix){t->dtype, n, k, rr_bind_tensor(r, t), DI_NONE};
+    di_host_matrix host = {t->dtype, n, k, groups, t->data, NULL};
     if (t->dtype == DI_F8_E4M3 || t->dtype == DI_FP4_PAIR) {
         char scale[128];
         snprintf(scale, sizeof scale, "%.*sscale", (int)(strlen(name) - strlen("weight")), name);
-        m.scale = rr_bind_tensor(r, rr_weight(r, scale));
+        host.scale = rr_weight(r, scale)->data;
     }
+    di_matrix m;
+    di_error error;
+    di_backend *b = r->dev->backend;
+    if (b->bind_matrix(b, &host, t->name, &m, &error) != DI_OK) fail_msg("%s", error.message);
     return m;
 }
 

@@ -207,6 +207,7 @@ di_status di_backend_create_cpu(di_numerics numerics, const di_cpu_options *opti
         .alloc = alloc,
         .free = free_memory,
         .bind = bind,
+        .bind_matrix = di_bind_as_stored,
         .upload = upload,
         .download = download,
         .copy = copy,

@@ -9,6 +9,7 @@
 #ifndef DI_KERNELS_CUDA_ATTEND_WIDE_CUH
 #define DI_KERNELS_CUDA_ATTEND_WIDE_CUH
 
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/instructions.cuh"
 
@@ -17,35 +18,6 @@ static constexpr int SLAB = 64, SLAB_BYTES = SLAB * 128, GROUP = 128; /* threads
 /* Where piece `piece` of 16 bytes of a slab's row lies in it. */
 static __device__ __forceinline__ int slab_place(int row, int piece) {
     return row * 128 + ((piece ^ (row & 7)) << 4);
-}
-
-/* ---- Barriers ---- */
-
-static __device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals)
-                 : "memory");
-}
-static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
-}
-/* One arrival, and so many bytes that store_peer brings. */
-static __device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
-                 "r"(bytes)
-                 : "memory");
-}
-/* Until the phase of this parity is over. Of the block's scope: a wider one would empty the first
- * cache, and what the other block sends lies in this block's memory before it counts. */
-static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) {
-    uint32_t done;
-    do {
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done)
-                     : "r"(shared_address(b)), "r"(parity)
-                     : "memory");
-    } while (done == 0);
 }
 
 /* ---- The other block of a cluster of two; addresses and barriers by cluster_address ---- */
@@ -66,10 +38,6 @@ static __device__ __forceinline__ void store_peer(uint32_t to, float x, uint32_t
 }
 static __device__ __forceinline__ void barrier_arrive_peer(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/* The barriers that this thread initialised are there for the cluster after cluster_meet. */
-static __device__ __forceinline__ void barriers_made() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 /* The two halves of a meeting of all threads, whose warps come together; only barriers_made is
  * ordered by it. */

@@ -9,7 +9,7 @@
  * -fmad=false: a product and a sum are fused only where the code says fmaf.
  *
  * Files: cuda_backend.cu (create, memory), cuda_transfer.cu (copies, marks, stamps), cuda_work.cu
- * (workspace), cuda_ops_*.cu (operations). Headers *.cuh hold device code.
+ * (workspace), cuda_pack.cu (matrices that are bound), cuda_ops_*.cu (operations). Headers *.cuh hold device code.
  */
 #ifndef DI_KERNELS_CUDA_CUDA_H
 #define DI_KERNELS_CUDA_CUDA_H
@@ -50,9 +50,11 @@ struct di_stream {
     uint8_t *work; /* device workspace of the operation that runs, given out by cuda_take */
     uint64_t work_size, work_used;
     cuda_beside beside;
+    uint32_t *far; /* device memory: not 0 where some packed matrix has far scales (mma_far) */
     bool late; /* the next kernel waits for more than the one before it */
     cuda_transfer *transfer;
     cuda_graphs *graphs; /* NULL: nothing is kept */
+    uint32_t *far;       /* device memory: 1 if a packed matrix has a far scale (mma_far), else 0 */
     cudaError_t failed;  /* the first error; nothing is enqueued after it */
     char failure[256];
 };
@@ -198,11 +200,11 @@ static inline di_ptr cuda_take_f(di_stream *s, int64_t n) {
 
 /* ---- cuda_ops_product.cu ---- */
 
-/* out[t] = rows first .. first + n - 1 of w times x[t]; x in memory as A. */
+/* out[t] = w x[t]; x in memory as A. */
 typedef struct cuda_product {
     di_matrix w;
-    int32_t n_rows, first, n;
-    int32_t groups; /* 1, or as di_linear_args: then first is 0 and n is w.n */
+    int32_t n_rows, n;
+    int32_t groups; /* 1, or as di_linear_args */
     di_ptr x;       /* A, row t at element t * x_stride */
     int64_t x_stride;
     di_ptr out; /* A, or F when to_f; row t at element t * out_stride */
@@ -241,6 +243,16 @@ uint64_t cuda_mark(di_stream *s);
 /* Waits for all that was enqueued, and hands it out: nothing is on its way to the host any more. */
 void cuda_drain(di_stream *s);
 di_status cuda_wait(di_stream *s, uint64_t mark, di_error *error);
+
+/* ---- cuda_pack.cu: matrices as the matrix units read them (mma_weights.cuh) ---- */
+
+/* What a packed matrix takes; 0: operations read it as it is stored. */
+uint64_t cuda_packed_bytes(const di_stream *s, const di_host_matrix *m);
+/* Enqueues: the matrix to `to`, cuda_packed_bytes() of it, by way of `staging`, DI_BIND_STAGING_BYTES;
+ * both are 16-byte aligned. Host memory may be reused when it returns. Sets *s->far. */
+void cuda_pack(di_stream *s, const di_host_matrix *m, uint8_t *staging, uint8_t *to);
+/* Whether cuda_pack can: groups of whole 8 rows, and 16 rows go into the staging. */
+bool cuda_can_pack(const di_host_matrix *m);
 
 /* ---- cuda_graph.cu: record and recorded of the backend ---- */
 

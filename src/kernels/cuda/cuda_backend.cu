@@ -27,6 +27,7 @@ typedef struct cuda_backend {
     uint64_t used; /* device bytes taken */
     uint8_t *slab; /* the newest, with slab_left bytes at its end */
     uint64_t slab_left;
+    uint8_t *staging; /* of matrices that are packed; NULL before the first one */
 } cuda_backend;
 
 static cuda_backend *self_of(di_backend *backend) {
@@ -162,31 +163,63 @@ static di_status bind_host(cuda_backend *self, const void *host, uint64_t size, 
                    (unsigned long long)size, what, cudaGetErrorString(status));
 }
 
+/* Device memory for what is bound, in a slab or by itself. */
+static di_status take_bound(cuda_backend *self, uint64_t size, const char *what, uint8_t **out,
+                            di_error *error) {
+    uint64_t room = (size + DI_BIND_ALIGN - 1) / DI_BIND_ALIGN * DI_BIND_ALIGN;
+    if (room > SLAB_BYTES / 8) return take(self, room, what, out, error);
+    if (room > self->slab_left) {
+        DI_TRY(take(self, SLAB_BYTES, what, &self->slab, error));
+        self->slab_left = SLAB_BYTES;
+    }
+    *out = self->slab + (SLAB_BYTES - self->slab_left);
+    self->slab_left -= room;
+    return DI_OK;
+}
+
+static di_status bound(const cuda_backend *self, const char *what, di_error *error) {
+    if (self->stream.failed == cudaSuccess) return DI_OK;
+    return di_fail(error, DI_ERR_IO, "cuda backend: %s: %s", what, self->stream.failure);
+}
+
 static di_status bind(di_backend *backend, const void *host, uint64_t size, const char *what,
                       di_ptr *out, di_error *error) {
     cuda_backend *self = self_of(backend);
-    uint64_t room = (size + DI_BIND_ALIGN - 1) / DI_BIND_ALIGN * DI_BIND_ALIGN;
     uint8_t *memory;
     *out = DI_NONE;
     cuda_begin(&self->stream);
     if (size == 0) return DI_OK;
     if (self->host_from > 0 && size >= self->host_from)
         return bind_host(self, host, size, what, out, error);
-    if (room > SLAB_BYTES / 8) {
-        DI_TRY(take(self, room, what, &memory, error));
-    } else {
-        if (room > self->slab_left) {
-            DI_TRY(take(self, SLAB_BYTES, what, &self->slab, error));
-            self->slab_left = SLAB_BYTES;
-        }
-        memory = self->slab + (SLAB_BYTES - self->slab_left);
-        self->slab_left -= room;
-    }
+    DI_TRY(take_bound(self, size, what, &memory, error));
     *out = cuda_ptr(memory);
     cuda_upload(&self->stream, *out, host, size);
-    if (self->stream.failed != cudaSuccess)
-        return di_fail(error, DI_ERR_IO, "cuda backend: %s: %s", what, self->stream.failure);
-    return DI_OK;
+    return bound(self, what, error);
+}
+
+static uint64_t matrix_bytes(const di_backend *backend, const di_host_matrix *m) {
+    return cuda_packed_bytes(backend->stream, m);
+}
+
+static di_status bind_matrix(di_backend *backend, const di_host_matrix *m, const char *what,
+                             di_matrix *out, di_error *error) {
+    cuda_backend *self = self_of(backend);
+    uint64_t size = matrix_bytes(backend, m);
+    uint8_t *memory;
+    if (size == 0) return di_bind_as_stored(backend, m, what, out, error);
+    *out = di_matrix{m->dtype, m->n, m->k, DI_NONE, DI_NONE};
+    if (!cuda_can_pack(m))
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "cuda backend: %s has %d rows of %d values in %d groups: groups need a "
+                       "multiple of 8 rows, and 16 rows at most %llu bytes",
+                       what, m->n, m->k, m->groups, (unsigned long long)DI_BIND_STAGING_BYTES);
+    cuda_begin(&self->stream);
+    if (self->staging == NULL)
+        DI_TRY(take(self, DI_BIND_STAGING_BYTES, "staging of matrices", &self->staging, error));
+    DI_TRY(take_bound(self, size, what, &memory, error));
+    cuda_pack(&self->stream, m, self->staging, memory);
+    out->data = cuda_ptr(memory);
+    return bound(self, what, error);
 }
 
 /* The device has its own copy, or the range is pinned: nothing to give back. */
@@ -318,7 +351,16 @@ static di_status set_limit(cuda_backend *self, uint64_t bound, di_error *error) 
     uint64_t margin = all / 100 > DI_CUDA_MARGIN ? all / 100 : DI_CUDA_MARGIN;
     uint64_t room = free_bytes > margin ? free_bytes - margin : 0;
     if (bound > 0) room = bound < free_bytes ? bound : free_bytes;
-    self->limit = self->base.device_memory = room;
+    self->limit = room;
+    return DI_OK;
+}
+
+/* Zeroed; what is left of the limit is the user's. */
+static di_status make_far(cuda_backend *self, di_error *error) {
+    di_ptr at;
+    DI_TRY(alloc(&self->base, sizeof *self->stream.far, "what is known of scales", &at, error));
+    self->stream.far = cuda_at<uint32_t>(at);
+    self->base.device_memory = self->limit - self->used;
     return DI_OK;
 }
 
@@ -348,6 +390,8 @@ extern "C" di_status di_backend_create_cuda(di_numerics numerics, const di_cuda_
         .alloc = alloc,
         .free = free_memory,
         .bind = bind,
+        .bind_matrix = bind_matrix,
+        .matrix_bytes = matrix_bytes,
         .upload = cuda_upload,
         .download = cuda_download,
         .copy = cuda_copy,
@@ -363,6 +407,7 @@ extern "C" di_status di_backend_create_cuda(di_numerics numerics, const di_cuda_
     snprintf(self->device, sizeof self->device, "GPU %d (%.100s)", options->device, prop.name);
     di_status status = open_device(self, options->device, &prop, error);
     if (status == DI_OK) status = set_limit(self, options->memory, error);
+    if (status == DI_OK) status = make_far(self, error);
     if (status != DI_OK) {
         destroy(&self->base);
         return status;

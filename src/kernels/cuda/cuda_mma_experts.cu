@@ -2,10 +2,6 @@
 #include "kernels/cuda/mma_picks.cuh"
 #include "kernels/cuda/mma_run.cuh"
 
-/* Picks an expert has on average above which tiles take two octets of columns, are wide, and as wide
- * as they come. */
-static constexpr int64_t TWO_PICKS = 5, WIDE_PICKS = 10, WIDEST_PICKS = 40;
-
 /* Tiles of the shared expert that do not fill the device are split. */
 template <typename Job, int N> static void run_wide(di_stream *s, const Job &job, int64_t tiles) {
     if constexpr (Job::SIDES == 2)
@@ -45,24 +41,25 @@ static uint8_t *take_h(di_stream *s, int64_t n_rows, int32_t inner) {
 }
 
 void mma_run_experts(di_stream *s, const di_experts_args *args) {
-    int64_t picks = static_cast<int64_t>(args->n_rows) * args->top_k;
-    bool wide = picks > WIDE_PICKS * args->n_experts;
-    int32_t columns = picks > TWO_PICKS * args->n_experts ? 16 : 8;
-    if (wide) columns = picks > WIDEST_PICKS * args->n_experts ? 128 : 64;
+    uint64_t picks = static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(args->top_k);
+    int32_t columns = mma_expert_columns(picks, args->n_experts);
+    bool wide = columns > 16;
+    int64_t slots = static_cast<int64_t>(wide ? mma_wide_slots(picks, args->n_experts) : picks);
     mma_order order = mma_order_of(DI_FP4_PAIR, wide);
     mma_input in = {args->u, args->width, args->n_rows, 1, args->width, true, order, NULL};
-    in.out = cuda_take<uint8_t>(s, mma_input_bytes(args->n_rows, 1, args->width));
-    pick_lists lists = mma_sort_picks(s, args, columns, &in);
+    in.out = cuda_take<uint8_t>(s, mma_input_bytes(wide ? slots : args->n_rows, 1, args->width));
+    pick_lists lists = mma_sort_picks(s, args, columns, wide, wide ? NULL : &in);
+    if (wide) mma_gather_rows(s, &in, &lists, slots, args->top_k);
 
     mma_expert_in<DI_FP4_PAIR> first = {};
-    first.rows = mma_rows_of(DI_FP4_PAIR, args->width);
+    first.rows = mma_rows_of(s, DI_FP4_PAIR, args->width);
     first.experts = cuda_at<const di_expert>(args->experts), first.x = in.out;
     first.inner = args->inner, first.n_rows = args->n_rows, first.top_k = args->top_k;
-    first.lists = lists, first.weights = cuda_at<const float>(args->weights);
+    first.by_slot = wide, first.lists = lists, first.weights = cuda_at<const float>(args->weights);
     first.limit = args->limit, first.h_order = order;
-    first.h = take_h(s, picks, args->inner);
+    first.h = take_h(s, slots, args->inner);
     mma_expert_out<DI_FP4_PAIR> second = {};
-    second.rows = mma_rows_of(DI_FP4_PAIR, args->inner);
+    second.rows = mma_rows_of(s, DI_FP4_PAIR, args->inner);
     second.experts = first.experts, second.x = first.h, second.width = args->width;
     second.lists = lists, second.out = cuda_at<__nv_bfloat16>(args->rows);
 
@@ -116,11 +113,9 @@ void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args) {
         run_shared_in(s, args, x, order, h.data);
     } else {
         mma_expert_in<DI_F8_E4M3> first = {};
-        first.rows = mma_rows_of(DI_F8_E4M3, args->w1.k);
+        first.rows = mma_rows_of(s, DI_F8_E4M3, args->w1.k);
         first.data[0] = cuda_at<const uint8_t>(args->w1.data);
         first.data[1] = cuda_at<const uint8_t>(args->w3.data);
-        first.scale[0] = cuda_at<const uint8_t>(args->w1.scale);
-        first.scale[1] = cuda_at<const uint8_t>(args->w3.scale);
         first.x = x.data, first.inner = inner, first.n_rows = args->n_rows, first.top_k = 1;
         first.limit = args->limit, first.h_order = order, first.h = h.data;
         int32_t columns = args->n_rows <= 32 ? 32 : args->n_rows <= 64 ? 64 : 128;

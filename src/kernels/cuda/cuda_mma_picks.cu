@@ -1,6 +1,7 @@
 /* Sorting of picks by expert, by one block. Few picks have a thread each that counts those before
- * its own; many are sorted by counting, each warp taking a stretch of them. Within an expert picks
- * stay in the order of their rows, so lists are the same in every run. */
+ * its own; many, and those for wide tiles, are sorted by counting, each warp taking a stretch of
+ * them. Within an expert picks stay in the order of their rows, so lists are the same in every run.
+ */
 #include "kernels/cuda/mma_picks.cuh"
 
 static constexpr int SORT_WARPS = 32, SORT_THREADS = SORT_WARPS * WARP;
@@ -55,12 +56,13 @@ static __device__ void place_experts(int32_t n_experts, const sort_tables &t,
     for (int32_t base = 0; base < n_experts; base += WARP) {
         int32_t e = base + lane_id(), picks = e < n_experts ? t.total[e] : 0;
         int32_t tiles = (picks + lists.width - 1) / lists.width;
-        int32_t slot_end = slot + warp_running(picks), tile_end = tile + warp_running(tiles);
-        if (e < n_experts) t.slot[e] = slot_end - picks, t.tile[e] = tile_end - tiles;
+        int32_t slots = (picks + lists.align - 1) / lists.align * lists.align;
+        int32_t slot_end = slot + warp_running(slots), tile_end = tile + warp_running(tiles);
+        if (e < n_experts) t.slot[e] = slot_end - slots, t.tile[e] = tile_end - tiles;
         slot = __shfl_sync(ALL_LANES, slot_end, WARP - 1);
         tile = __shfl_sync(ALL_LANES, tile_end, WARP - 1);
     }
-    if (lane_id() == 0) *lists.n_tiles = tile;
+    if (lane_id() == 0) *lists.n_tiles = tile, *lists.n_slots = slot;
 }
 
 static __device__ void sort_picks(const di_experts_args &args, const sort_tables &t,
@@ -90,6 +92,7 @@ static __device__ void sort_picks(const di_experts_args &args, const sort_tables
             lists.tiles[i] =
                 pick_tile{e, t.slot[e] + done, left < lists.width ? left : lists.width};
         }
+        for (int32_t i = t.total[e]; i % lists.align != 0; i++) lists.pick[t.slot[e] + i] = -1;
     }
     count_picks(args, counts, [&](int64_t i, int32_t e, int32_t before) {
         int64_t row = i / args.top_k;
@@ -166,22 +169,47 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     sort_picks(args, sort_tables{tables, total, total + n, total + 2 * n}, lists);
 }
 
-pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t width,
+pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t width, bool wide,
                           const mma_input *in) {
     uint64_t picks = static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(args->top_k);
+    uint64_t slots = wide ? mma_wide_slots(picks, args->n_experts) : picks;
     pick_lists lists = {};
-    lists.width = width, lists.n_tiles = cuda_take<int32_t>(s, 1);
+    lists.width = width, lists.align = wide ? 8 : 1;
+    lists.n_tiles = cuda_take<int32_t>(s, 1), lists.n_slots = cuda_take<int32_t>(s, 1);
     lists.tiles = cuda_take<pick_tile>(s, static_cast<uint64_t>(mma_most_tiles(args, width)));
-    lists.pick = cuda_take<int32_t>(s, picks), lists.place = cuda_take<int32_t>(s, picks);
+    lists.pick = cuda_take<int32_t>(s, slots), lists.place = cuda_take<int32_t>(s, slots);
     CUDA_REQUIRE(picks <= INT32_MAX && table_bytes(args->n_experts) <= 200 * 1024);
     mma_input input = in == NULL ? mma_input{} : *in;
     int64_t chunks = in == NULL ? 0 : mma_input_chunks(input);
     CUDA_REQUIRE(chunks < INT32_MAX - SORT_THREADS);
-    if (picks > FEW_PICKS)
+    if (picks > FEW_PICKS || (wide && picks > 0))
         cuda_launch_early(s, "experts", 1 + cuda_blocks(chunks, SORT_THREADS), SORT_THREADS,
                           table_bytes(args->n_experts), picks_kernel, *args, lists, input);
     else if (picks > 0)
         cuda_launch_early(s, "experts", 1 + cuda_blocks(chunks, FEW_PICKS), FEW_PICKS, 0,
                           few_picks_kernel, *args, lists, input);
     return lists;
+}
+
+/* ---- Rows by slots, for wide tiles ---- */
+
+static constexpr int GATHER_THREADS = 256;
+
+static __global__ void gather_kernel(mma_input in, pick_lists lists, int32_t top_k) {
+    begin_early();
+    int32_t padded = mma_padded(in.k), chunks = padded / 8, k;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * GATHER_THREADS + threadIdx.x, slot = i / chunks;
+    k = static_cast<int32_t>(i % chunks) * 8;
+    int32_t pick = slot < *lists.n_slots ? lists.pick[slot] : -1;
+    float v[8] = {};
+    if (pick >= 0) mma_load_chunk(in, pick / top_k, 0, k, v);
+    mma_store_chunk(in.order, in.out, slot, k, padded, in.quantize, pick >= 0, v);
+}
+
+void mma_gather_rows(di_stream *s, const mma_input *in, const pick_lists *lists, int64_t slots,
+                     int32_t top_k) {
+    int64_t chunks = slots * (mma_padded(in->k) / 8);
+    CUDA_REQUIRE(in->quantize && in->groups == 1);
+    cuda_launch_early(s, "experts", cuda_blocks(chunks, GATHER_THREADS), GATHER_THREADS, 0,
+                      gather_kernel, *in, *lists, top_k);
 }

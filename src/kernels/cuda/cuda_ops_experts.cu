@@ -256,7 +256,7 @@ void cuda_op_experts(di_stream *s, const di_experts_args *args) {
         mma_run_experts(s, args);
         return;
     }
-    pick_lists lists = mma_sort_picks(s, args, PRODUCT_ROWS, NULL);
+    pick_lists lists = mma_sort_picks(s, args, PRODUCT_ROWS, false, NULL);
     int64_t tiles = mma_most_tiles(args, PRODUCT_ROWS);
     uint32_t y = static_cast<uint32_t>(tiles < 65535 ? tiles : 65535);
     float *h = cuda_take<float>(s, static_cast<uint64_t>(args->n_rows) *

@@ -40,7 +40,7 @@ template <typename A, di_dtype W> static __global__ void product_kernel(cuda_pro
     bool aligned = p.w.k % 8 == 0 && p.x_stride % 8 == 0 && p.x.address % 32 == 0;
     int64_t each = cut ? (p.w.k + 8 * WARPS - 1) / (8 * WARPS) * 8 : p.w.k;
     int64_t begin = cut ? warp_id() * each : 0, end = begin + each < p.w.k ? begin + each : p.w.k;
-    lane_products<A, W>(row_of<W>(p.w, p.first + j), x, rows, begin, end, aligned, sum);
+    lane_products<A, W>(row_of<W>(p.w, j), x, rows, begin, end, aligned, sum);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (r >= rows) break;

@@ -5,7 +5,8 @@
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
  * up); STATIC, whether its tiles are known before earlier kernels are done; rows, what all stored
  * rows have in common; count and tile, of tiles of some height and width; x_row(tile, column), the
- * prepared row; and what becomes of sums: store and store2 of one or two, or with two sides finish.
+ * prepared row, or x_octet(tile), the first eight of wide ones; and what becomes of sums: store and
+ * store4 of one or four, or with two sides finish.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -13,10 +14,11 @@
 #include "kernels/cuda/mma_order.cuh"
 
 typedef struct mma_tile {
-    const uint8_t *data[2], *scale[2]; /* of each side: row 0 of its matrix */
-    int32_t row, end;        /* the tile's first row; behind the matrix's (or group's) last */
-    int32_t column, columns; /* first; how many there are */
-    int32_t which;           /* group or expert */
+    const uint8_t *strips[2]; /* the tile's first strip, of each side */
+    int32_t n_strips;         /* that there are of each side, at most */
+    int32_t row, end;         /* the tile's first row in its group; rows of that */
+    int32_t column, columns;  /* first; how many there are */
+    int32_t which;            /* group or expert */
     /* Of a stored matrix's products: where they go, what the tile's first row is there. */
     void *out;
     int64_t out_stride;
@@ -27,28 +29,32 @@ typedef struct mma_tile {
 /* Everything about stored rows that is one for a whole job. */
 typedef struct mma_rows {
     int32_t k;
-    int64_t data_stride, scale_stride; /* bytes from row to row, of scales */
-    bool aligned;                      /* every run is, if the first is */
+    uint64_t strip_bytes;
+    const uint32_t *far; /* not 0: some matrix has scales that mma_far says so of */
 } mma_rows;
 
-static inline __host__ __device__ mma_rows mma_rows_of(di_dtype dtype, int32_t k) {
-    if (dtype == DI_FP4_PAIR) return mma_rows{k, k / 2, k / 32, k % 32 == 0};
-    if (dtype == DI_F8_E4M3) return mma_rows{k, k, (k + 31) / 32, k % 16 == 0};
-    return mma_rows{k, static_cast<int64_t>(k) * 2, 0, k % 8 == 0};
+static inline mma_rows mma_rows_of(const di_stream *s, di_dtype dtype, int32_t k) {
+    return mma_rows{k, mma_strip_bytes(dtype, k), s->far};
 }
 
-/* The scale of a weight row's values 32 block and up. */
-template <di_dtype W>
-static __device__ __forceinline__ const uint8_t *
-mma_scale_at(const mma_rows &rows, const uint8_t *scale, int32_t row, int32_t block) {
-    return scale + (W == DI_F8_E4M3 ? row >> 5 : row) * rows.scale_stride + block;
+/* Where strip number `i` begins of a packed matrix. */
+static __device__ __forceinline__ const uint8_t *mma_strip(const mma_rows &rows,
+                                                           const uint8_t *matrix, int32_t i) {
+    return matrix + static_cast<uint64_t>(i) * rows.strip_bytes;
+}
+
+/* Four values in one store; false, and nothing is stored, where they are not aligned for it. */
+static __device__ __forceinline__ bool mma_store4(__nv_bfloat16 *out, float4 y) {
+    if (reinterpret_cast<uintptr_t>(out) % 8 != 0) return false;
+    *reinterpret_cast<uint2 *>(out) = make_uint2(pack_bf16(y.x, y.y), pack_bf16(y.z, y.w));
+    return true;
 }
 
 /* ---- A stored matrix, or groups of its rows, times rows of activations; or two matrices ---- */
 
 typedef struct mma_matrix {
-    const uint8_t *data, *scale;
-    int32_t n, first; /* n: rows of a group, from `first` on */
+    const uint8_t *data;
+    int32_t n; /* rows of a group */
     bool to_f;
     void *out;
     int64_t out_stride;
@@ -76,27 +82,29 @@ template <di_dtype W> struct mma_linear {
         int32_t across = over(n_rows, width);
         int32_t of_first = groups * over(of[0].n, height) * across, matrix = i >= of_first;
         if (matrix) i -= of_first;
-        const mma_matrix &m = of[matrix];
+        mma_matrix m = matrix ? of[1] : of[0];
         int32_t n = m.n, down = over(n, height);
         int32_t group = i / (down * across), at = i % (down * across), band = at / (down * BAND);
         int32_t in_band = across - band * BAND < BAND ? across - band * BAND : BAND;
         at -= band * down * BAND;
         int32_t column = (band * BAND + at % in_band) * width;
-        return mma_tile{{m.data, NULL},
-                        {m.scale, NULL},
-                        m.first + group * n + at / in_band * height,
-                        m.first + (group + 1) * n,
+        int32_t row = at / in_band * height, strip = row / MMA_STRIP, strips = mma_strips(n);
+        return mma_tile{{mma_strip(rows, m.data, group * strips + strip), NULL},
+                        strips - strip,
+                        row,
+                        n,
                         column,
                         n_rows - column < width ? n_rows - column : width,
                         group,
                         m.out,
                         m.out_stride,
-                        group * n + at / in_band * height,
+                        group * n + row,
                         m.to_f};
     }
     __device__ int64_t x_row(const mma_tile &t, int32_t column) const {
         return t.which * mma_rows8(n_rows) + t.column + column;
     }
+    __device__ int64_t x_octet(const mma_tile &t) const { return x_row(t, 0) / 8; }
     /* One sum. */
     __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
         if (t.row + row >= t.end || column >= t.columns) return;
@@ -106,18 +114,14 @@ template <di_dtype W> struct mma_linear {
         else
             static_cast<__nv_bfloat16 *>(t.out)[at] = __float2bfloat16_rn(y);
     }
-    /* Two neighbours, row even. */
-    __device__ void store2(const mma_tile &t, int32_t row, int32_t column, float y0,
-                           float y1) const {
+    /* Four neighbours, row a multiple of 4. */
+    __device__ void store4(const mma_tile &t, int32_t row, int32_t column, float4 y) const {
+        if (column >= t.columns) return;
         int64_t at = (t.column + column) * t.out_stride + t.out_row + row;
-        bool whole = t.row + row + 1 < t.end && column < t.columns;
-        if (!t.to_f && whole && (reinterpret_cast<uintptr_t>(t.out) / 2 + at) % 2 == 0) {
-            *reinterpret_cast<uint32_t *>(static_cast<__nv_bfloat16 *>(t.out) + at) =
-                pack_bf16(y0, y1);
-            return;
-        }
-        store(t, row, column, y0);
-        store(t, row + 1, column, y1);
+        bool whole = !t.to_f && t.row + row + 3 < t.end;
+        if (whole && mma_store4(static_cast<__nv_bfloat16 *>(t.out) + at, y)) return;
+        store(t, row, column, y.x), store(t, row + 1, column, y.y);
+        store(t, row + 2, column, y.z), store(t, row + 3, column, y.w);
     }
 };
 
@@ -129,11 +133,12 @@ typedef struct pick_tile {
 } pick_tile;
 typedef struct pick_lists {
     int32_t width;    /* most picks of a tile */
+    int32_t align;    /* slots of every expert begin at multiples of this */
     int32_t *n_tiles; /* of at most `width` picks of one expert */
+    int32_t *n_slots; /* those between experts included */
     pick_tile *tiles;
-    int32_t *pick; /* [n_rows * top_k] of a slot: row * top_k + i */
-    int32_t
-        *place; /* [n_rows * top_k] row * top_k + the number of the row's picks of lower experts */
+    int32_t *pick;  /* of a slot: row * top_k + i; -1: between experts */
+    int32_t *place; /* of a slot: row * top_k + the number of the row's picks of lower experts */
 } pick_lists;
 
 template <typename A>
@@ -155,16 +160,17 @@ static __device__ __forceinline__ void mma_store_h(const mma_order &order, uint8
 }
 
 /* h = q8(a([weight] silu(w1 x) * (w3 x))): routed experts, or with `experts` NULL one for all rows
- * whose matrices are data and scale. */
+ * whose matrices are data. */
 template <di_dtype W> struct mma_expert_in {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 2;
     static constexpr bool STATIC = false;
     mma_rows rows;
     const di_expert *experts;
-    const uint8_t *data[2], *scale[2];
+    const uint8_t *data[2];
     const uint8_t *x;
     int32_t inner, n_rows, top_k;
+    bool by_slot; /* a row of x is a slot's, not a row's */
     pick_lists lists;
     const float *weights; /* [n_rows * top_k], or NULL */
     double limit;
@@ -179,28 +185,30 @@ template <di_dtype W> struct mma_expert_in {
         int32_t down = (inner + height - 1) / height;
         if (experts == NULL) { /* the weights of one stay in the cache: columns first */
             int32_t across = (n_rows + width - 1) / width, column = i % across * width;
-            return mma_tile{{data[0], data[1]},
-                            {scale[0], scale[1]},
-                            i / across * height,
-                            inner,
-                            column,
-                            n_rows - column < width ? n_rows - column : width,
-                            0};
+            return tile_of(data[0], data[1], i / across * height, column,
+                           n_rows - column < width ? n_rows - column : width, 0);
         }
         pick_tile t = lists.tiles[i / down];
         const di_expert &e = experts[t.expert];
-        return mma_tile{{cuda_at<const uint8_t>(e.w1), cuda_at<const uint8_t>(e.w3)},
-                        {cuda_at<const uint8_t>(e.w1_scale), cuda_at<const uint8_t>(e.w3_scale)},
-                        i % down * height,
+        return tile_of(cuda_at<const uint8_t>(e.w1), cuda_at<const uint8_t>(e.w3),
+                       i % down * height, t.first, t.count, t.expert);
+    }
+    __device__ mma_tile tile_of(const uint8_t *w1, const uint8_t *w3, int32_t row, int32_t column,
+                                int32_t columns, int32_t which) const {
+        int32_t strip = row / MMA_STRIP;
+        return mma_tile{{mma_strip(rows, w1, strip), mma_strip(rows, w3, strip)},
+                        mma_strips(inner) - strip,
+                        row,
                         inner,
-                        t.first,
-                        t.count,
-                        t.expert};
+                        column,
+                        columns,
+                        which};
     }
     __device__ int64_t x_row(const mma_tile &t, int32_t column) const {
         int32_t slot = t.column + column;
-        return experts == NULL ? slot : lists.pick[slot] / top_k;
+        return experts == NULL || by_slot ? slot : lists.pick[slot] / top_k;
     }
+    __device__ int64_t x_octet(const mma_tile &t) const { return t.column / 8; } /* by_slot */
     /* A warp: 32 channels of one column, from the sums of this lane's. */
     __device__ void finish(const mma_tile &t, int32_t row, int32_t column, float gate,
                            float up) const {
@@ -233,31 +241,28 @@ template <di_dtype W> struct mma_expert_out {
         int32_t down = (width + height - 1) / height;
         pick_tile t = lists.tiles[i / down];
         const di_expert &e = experts[t.expert];
-        return mma_tile{{cuda_at<const uint8_t>(e.w2), NULL},
-                        {cuda_at<const uint8_t>(e.w2_scale), NULL},
-                        i % down * height,
+        int32_t row = i % down * height, strip = row / MMA_STRIP;
+        return mma_tile{{mma_strip(rows, cuda_at<const uint8_t>(e.w2), strip), NULL},
+                        mma_strips(width) - strip,
+                        row,
                         width,
                         t.first,
                         t.count,
                         t.expert};
     }
     __device__ int64_t x_row(const mma_tile &t, int32_t column) const { return t.column + column; }
+    __device__ int64_t x_octet(const mma_tile &t) const { return t.column / 8; }
     __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
         if (t.row + row >= t.end || column >= t.columns) return;
         int64_t place = lists.place[t.column + column];
         out[place * width + t.row + row] = __float2bfloat16_rn(y);
     }
-    __device__ void store2(const mma_tile &t, int32_t row, int32_t column, float y0,
-                           float y1) const {
-        if (t.row + row + 1 < t.end && column < t.columns) {
-            int64_t at = lists.place[t.column + column] * static_cast<int64_t>(width) + t.row + row;
-            if ((reinterpret_cast<uintptr_t>(out) / 2 + at) % 2 == 0) {
-                *reinterpret_cast<uint32_t *>(out + at) = pack_bf16(y0, y1);
-                return;
-            }
-        }
-        store(t, row, column, y0);
-        store(t, row + 1, column, y1);
+    __device__ void store4(const mma_tile &t, int32_t row, int32_t column, float4 y) const {
+        if (column >= t.columns) return;
+        int64_t at = lists.place[t.column + column] * static_cast<int64_t>(width) + t.row + row;
+        if (t.row + row + 3 < t.end && mma_store4(out + at, y)) return;
+        store(t, row, column, y.x), store(t, row + 1, column, y.y);
+        store(t, row + 2, column, y.z), store(t, row + 3, column, y.w);
     }
 };
 

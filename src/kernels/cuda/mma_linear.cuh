@@ -36,16 +36,11 @@ template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma
 template <di_dtype W>
 static void mma_linear_run(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x) {
     mma_linear<W> job = {};
-    job.rows = mma_rows_of(W, p->w.k);
+    job.rows = mma_rows_of(s, W, p->w.k);
     job.x = x->data, job.groups = p->groups, job.n_rows = p->n_rows;
     for (int32_t i = 0; i < n; i++, p++)
-        job.of[i] = mma_matrix{cuda_at<const uint8_t>(p->w.data),
-                               cuda_at<const uint8_t>(p->w.scale),
-                               p->n / p->groups,
-                               p->first,
-                               p->to_f,
-                               cuda_at<void>(p->out),
-                               p->out_stride};
+        job.of[i] = mma_matrix{cuda_at<const uint8_t>(p->w.data), p->n / p->groups, p->to_f,
+                               cuda_at<void>(p->out), p->out_stride};
     if (!x->wide)
         mma_linear_narrow<W>(s, job);
     else if (job.n_rows <= 32)

@@ -1,122 +1,86 @@
 /* Products of few columns: bound by the weights' way from memory.
  *
- * A block takes a tile of 16 MT weight rows (of each side) and up to 8 NT columns; each of its warps
- * takes one part of K (mma_weights.cuh), so that a block has as many warps as K has parts. A warp
- * streams its part of one tile after the other through a ring in shared memory, 16 rows of a group
- * at a time: every lane copies and reads back its own 16 bytes of a row, so that nobody waits for
- * anybody else, and the next tile's weights are on their way while the sums of this one are joined.
- * (Loads into registers will not do: the compiler waits for all of them at once.) What a tile needs
- * besides is looked up two tiles ahead, by one warp, and kept for all.
+ * A block takes a tile of MT strips (of each side) and up to 8 NT columns; each of its warps takes
+ * one part of K (mma_weights.cuh), so that a block has as many warps as K has parts. A warp streams
+ * its part of one tile after the other through a ring in shared memory, a strip's span of K at a
+ * time, so that nobody waits for anybody else, and the next tile's weights are on their way while
+ * the sums of this one are joined. What a tile needs besides is looked up before its copies begin,
+ * by one warp, and kept for all.
  *
- * What is left is instructions: some 2.7 a weight and lane of FP4, of which two decode it.
+ * What is left is instructions: some 2 a weight and lane of FP4, of which 1.5 decode it.
  */
 #ifndef DI_KERNELS_CUDA_MMA_NARROW_CUH
 #define DI_KERNELS_CUDA_MMA_NARROW_CUH
 
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/mma_jobs.cuh"
-
-/* p + rows * stride, in one instruction. */
-static __device__ __forceinline__ const uint8_t *rows_on(const uint8_t *p, int32_t rows,
-                                                         int32_t stride) {
-    const uint8_t *y;
-    asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(y) : "r"(rows), "r"(stride), "l"(p));
-    return y;
-}
-
-/* Where lane t's run of a group has its scale, in the word of 128 values. */
-template <di_dtype W> static __device__ __forceinline__ uint32_t mma_scale_byte(int group, int t) {
-    return static_cast<uint32_t>(W == DI_FP4_PAIR ? t : group % 2 * 2 + t / 2);
-}
-
-/* What a lane copies of rows row and row + 8, at most `last`, of a matrix of which not everything is
- * there or aligned: zeros for what is not, scales in all bytes of their words. Not inlined, and given
- * nothing by reference, so that it costs the others no registers. Small models have such rows. */
-template <di_dtype W>
-static __device__ __noinline__ void copy_odd_rows(const uint8_t *data, const uint8_t *scales,
-                                                  int32_t row, int32_t last, int32_t k,
-                                                  int32_t group, uint32_t run, uint32_t word) {
-    constexpr int GROUP = mma_format<W>::GROUP;
-    mma_rows rows = mma_rows_of(W, k);
-    int32_t t = lane_id() % 4, from = group * MMA_GROUP_BYTES + t * MMA_RUN_BYTES;
-    int32_t block = (group * GROUP + t * (GROUP / 4)) / 32, last_block = (k + 31) / 32 - 1;
-    for (int i = 0; i < 2; i++, row += 8) {
-        int32_t at = row < last ? row : last;
-        const uint8_t *bytes = data + at * rows.data_stride;
-        for (int b = from; b < from + MMA_RUN_BYTES; b++)
-            store_shared_8(run + i * WARP * 16 + b - from, b < rows.data_stride ? bytes[b] : 0);
-        if (mma_format<W>::SCALES)
-            store_shared_8(word + i * WARP * 4 + mma_scale_byte<W>(group, t),
-                           *mma_scale_at<W>(rows, scales, at,
-                                            block < last_block ? block : last_block));
-    }
-}
 
 template <typename Job, int MT, int NT> struct mma_narrow {
     static constexpr di_dtype W = Job::FORMAT;
-    static constexpr bool SCALES = mma_format<W>::SCALES != 0;
-    static constexpr int TILES = Job::SIDES * MT; /* of 16 rows */
+    static constexpr bool SCALES = mma_format<W>::SCALES;
+    static constexpr int TILES = Job::SIDES * MT; /* strips */
+    /* A step: SPAN values of K of a strip, a chunk of it or half of one. */
     static constexpr int GROUP = mma_format<W>::GROUP, GROUPS = W == DI_FP4_PAIR ? 1 : 2;
-    static constexpr int SPAN = GROUP * GROUPS, UNITS = SPAN / 32; /* of K in a step */
-    static_assert(MMA_K % SPAN == 0, "parts of K are whole steps");
+    static constexpr int SPAN = GROUP * GROUPS, UNITS = SPAN / 32;
+    static constexpr uint32_t STEP = mma_format<W>::CHUNK * SPAN / MMA_K;
+    static_assert(SPAN == MMA_K || !SCALES, "scales are a chunk's");
     static constexpr int SUMS = TILES * NT * 4; /* of a lane */
-    static constexpr int HEIGHT = 16 * MT, WIDTH = 8 * NT;
+    static constexpr int HEIGHT = MMA_STRIP * MT, WIDTH = 8 * NT;
 
-    /* What all warps need of a tile. Two tiles may be in use at once, and two are known ahead. */
-    static constexpr int KNOWN = 4;
+    static constexpr int STEPS = W == DI_FP4_PAIR ? 8 : 6 / TILES * TILES; /* of a warp's ring */
+    static_assert(STEPS > 0 && STEPS % TILES == 0, "the ring ends with a span");
+
+    /* What all warps need of a tile. Two may be in use at once, and copies run ahead of them. */
+    static constexpr int AHEAD = STEPS / TILES, KNOWN = 16;
+    static_assert(AHEAD + 3 <= KNOWN, "those in use stay");
     struct known {
         mma_tile tile;
         int32_t row[WIDTH]; /* the prepared row of each column; of the first where there is none */
     };
-    /* A step of the ring: of one group or two, rows g and g + 8 of every lane; behind all steps the
-     * words around their scales. */
-    static constexpr int STEPS = GROUPS == 1 ? 8 : 6, AHEAD = STEPS - 1;
-    static constexpr uint32_t ROW = WARP * 16, STEP = 2 * GROUPS * ROW, RING = STEPS * STEP;
-    static constexpr uint32_t WORDS = 2 * WARP * 4; /* bytes of a step's */
-    static_assert(STEPS % TILES == 0, "the ring ends with a span");
 
-    /* Shared memory: what is known, a line that is never read, the rings of the warps, the sums of
-     * all. */
-    static constexpr size_t NOWHERE = (KNOWN * sizeof(known) + 127) / 128 * 128;
-    static constexpr size_t KNOWN_BYTES = NOWHERE + 128;
-    static constexpr uint32_t WARP_BYTES = RING + (SCALES ? STEPS * WORDS : 0);
+    /* Shared memory: what is known, the rings of the warps, a barrier for each of their steps, the
+     * sums of all. */
+    static constexpr uint32_t RING = STEPS * STEP;
+    static constexpr uint32_t KNOWN_BYTES = (KNOWN * sizeof(known) + 127) / 128 * 128;
+    static constexpr uint32_t WARP_BYTES = RING + STEPS * 8;
+    static_assert(WARP_BYTES % 16 == 0, "copies are aligned");
     static constexpr size_t bytes(int parts) {
         return KNOWN_BYTES +
                static_cast<size_t>(parts) * (WARP_BYTES + SUMS * WARP * sizeof(float));
     }
 
-    /* Where a lane's copies stand: a span of its warp's part of a tile. */
+    /* Where a warp's copies stand: a span of its part of a tile. */
     struct cursor {
-        int32_t number, span;     /* of the block's tiles; of the part */
-        const uint8_t *data[2];   /* of each side: the lane's run of row g */
-        const uint8_t *scales[2]; /* the word with its scale: FP4's of row g, FP8's of row 0 */
-        int32_t row;              /* row g of the tile as it lies in its matrix */
-        bool whole, same; /* all is there and aligned; rows g and g + 8 share FP8's scales */
+        int32_t number, span;    /* of the block's tiles; of the part */
+        const uint8_t *strip[2]; /* of each side: the first strip's */
+        int32_t last;            /* number of the last strip there is */
     };
 
     const Job &job;
     known *tiles;
-    uint32_t known_at; /* the same */
-    uint32_t runs,
-        words;       /* this lane's in the first step of its warp's ring, as shared addresses */
-    float *joint;    /* [part][SUMS][lane] */
-    int32_t n_tiles; /* of this block */
-    int32_t begin, spans; /* this warp's part of K */
-    int32_t g, t, data_stride, scale_stride;
+    uint32_t ring, barriers; /* this warp's, as shared addresses */
+    float *joint;            /* [part][SUMS][lane] */
+    int32_t n_tiles;         /* of this block */
+    int32_t begin, spans;    /* this warp's part of K */
+    uint32_t strip_bytes;
+    int32_t g, t;
+    bool far;
 
     __device__ mma_narrow(const Job &j, uint8_t *shared) : job(j) {
         int32_t length = mma_part_length(j.rows.k), items = j.count(HEIGHT, WIDTH);
         int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
-        tiles = reinterpret_cast<known *>(shared), known_at = shared_address(shared);
+        tiles = reinterpret_cast<known *>(shared);
         joint = reinterpret_cast<float *>(shared + KNOWN_BYTES + blockDim.x / WARP * WARP_BYTES);
-        runs = shared_address(shared + KNOWN_BYTES + warp_id() * WARP_BYTES);
-        words = runs + RING + lane_id() * 4, runs += lane_id() * 16;
+        ring = shared_address(shared) + KNOWN_BYTES + static_cast<uint32_t>(warp_id()) * WARP_BYTES;
+        barriers = ring + RING;
         n_tiles = items > block ? (items - block + blocks - 1) / blocks : 0;
         begin = warp_id() * length;
-        int32_t left = j.rows.k - begin < length ? j.rows.k - begin : length;
-        spans = (left + SPAN - 1) / SPAN;
+        int32_t left =
+            mma_padded(j.rows.k) - begin < length ? mma_padded(j.rows.k) - begin : length;
+        spans = left / SPAN;
+        strip_bytes = static_cast<uint32_t>(j.rows.strip_bytes);
         g = lane_id() / 4, t = lane_id() % 4;
-        data_stride = static_cast<int32_t>(j.rows.data_stride);
-        scale_stride = static_cast<int32_t>(j.rows.scale_stride);
+        far = SCALES && *j.rows.far != 0;
     }
 
     /* A warp: finds out where tile `number` of this block lies. */
@@ -136,59 +100,29 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         c.span = 0;
         if (c.number >= n_tiles) return;
         const mma_tile &at = tiles[c.number % KNOWN].tile;
-        c.row = at.row + g;
-        c.whole = job.rows.aligned && job.rows.k % MMA_K == 0 && at.row + HEIGHT <= at.end;
-        c.same = at.row % 16 == 0;
+        c.last = at.n_strips - 1;
 #pragma unroll
-        for (int side = 0; side < Job::SIDES; side++) {
-            c.data[side] = at.data[side] + c.row * job.rows.data_stride +
-                           begin / GROUP * MMA_GROUP_BYTES + t * MMA_RUN_BYTES;
-            c.scales[side] = at.scale[side] + begin / 32;
-            c.whole = c.whole && reinterpret_cast<uintptr_t>(at.data[side]) % 16 == 0 &&
-                      reinterpret_cast<uintptr_t>(at.scale[side]) % 4 == 0;
-            if (W == DI_FP4_PAIR) c.scales[side] += c.row * job.rows.scale_stride;
-        }
+        for (int side = 0; side < Job::SIDES; side++)
+            c.strip[side] = at.strips[side] + begin / SPAN * STEP;
     }
     __device__ void advance(cursor &c) const {
 #pragma unroll
-        for (int side = 0; side < Job::SIDES; side++)
-            c.data[side] += GROUPS * MMA_GROUP_BYTES, c.scales[side] += 4;
+        for (int side = 0; side < Job::SIDES; side++) c.strip[side] += STEP;
         if (++c.span < spans) return;
         c.number++;
         begin_tile(c);
     }
 
-    /* Begins to copy rows g and g + 8 of tile m to `step` in the ring. */
-    __device__ void copy_rows(const cursor &c, int m, uint32_t step) const {
-        int side = m / MT, first = m % MT * 16;
-        uint32_t word = words + step / STEP * WORDS;
-        if (c.number < n_tiles && c.whole) {
-            const uint8_t *run = rows_on(c.data[side], first / 8, 8 * data_stride);
-            const uint8_t *run8 = run + 8 * data_stride;
-#pragma unroll
-            for (int q = 0; q < GROUPS; q++) {
-                copy_16(runs + step + 2 * q * ROW, run + q * MMA_GROUP_BYTES);
-                copy_16(runs + step + (2 * q + 1) * ROW, run8 + q * MMA_GROUP_BYTES);
-            }
-            if (W == DI_FP4_PAIR) {
-                const uint8_t *scale = rows_on(c.scales[side], first / 8, 8 * scale_stride);
-                copy_4(word, scale);
-                copy_4(word + WARP * 4, scale + 8 * scale_stride);
-            } else if (SCALES) {
-                copy_4(word, rows_on(c.scales[side], (c.row + first) >> 5, scale_stride));
-                if (!c.same)
-                    copy_4(word + WARP * 4,
-                           rows_on(c.scales[side], (c.row + first + 8) >> 5, scale_stride));
-            }
-        } else if (c.number < n_tiles) {
-            const mma_tile &at = tiles[c.number % KNOWN].tile;
-#pragma unroll 1
-            for (int q = 0; q < GROUPS; q++)
-                copy_odd_rows<W>(at.data[side], at.scale[side], c.row + first, at.end - 1,
-                                 job.rows.k, begin / GROUP + c.span * GROUPS + q,
-                                 runs + step + 2 * q * ROW, word);
-        }
-        copies_commit();
+    /* Begins to copy the span of strip m of the tile to step `slot` of the ring, which nobody reads
+     * any more. */
+    __device__ void copy_step(const cursor &c, int m, uint32_t slot) const {
+        if (c.number >= n_tiles) return;
+        __syncwarp();
+        if (lane_id() != 0) return;
+        uint32_t strip = static_cast<uint32_t>(m % MT < c.last ? m % MT : c.last);
+        const uint8_t *from = c.strip[m / MT] + strip * strip_bytes;
+        barrier_expect(barriers + slot * 8, STEP);
+        copy_bulk(ring + slot * STEP, from, STEP, barriers + slot * 8);
     }
 
     /* ---- Products ---- */
@@ -204,18 +138,27 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         return *reinterpret_cast<const uint4 *>(x + u * 512);
     }
 
-    /* sums += the 16 rows in a step of the ring times the columns' span at x; b has it where there is
-     * one octet. */
+    /* Of group q of a step, of rows g and g + 8. */
+    __device__ uint32_t scale_at(uint32_t step, int q, int upper) const {
+        uint32_t at = step + mma_format<W>::RUNS;
+        if (W == DI_FP4_PAIR) return load_shared_8(at + upper * WARP + lane_id());
+        return load_shared_8(at + upper * 4 + 2 * q + t / 2);
+    }
+
+    /* sums += the strip's span at `step` of the ring times the columns'. */
     template <bool FAR>
-    __device__ void multiply(uint32_t step, const uint32_t (&scales)[GROUPS][2],
-                             const uint8_t *const (&x)[NT], const uint4 (&b)[UNITS], int32_t octets,
+    __device__ void multiply(uint32_t step, const uint4 (&b)[NT][UNITS], int32_t octets,
                              float (&sums)[NT][4]) const {
+        uint32_t run = step + static_cast<uint32_t>(lane_id()) * 16;
 #pragma unroll
         for (int q = 0; q < GROUPS; q++) {
-            uint4 low = load_shared_128(runs + step + 2 * q * ROW);
-            uint4 high = load_shared_128(runs + step + (2 * q + 1) * ROW);
-            uint32_t by = mma_multiplier<W>(scales[q][0], FAR);
-            uint32_t by8 = mma_multiplier<W>(scales[q][1], FAR);
+            uint4 low = load_shared_128(run + 2 * q * WARP * 16);
+            uint4 high = load_shared_128(run + (2 * q + 1) * WARP * 16);
+            uint32_t by = 0, by8 = 0;
+            if constexpr (SCALES) {
+                by = mma_multiplier<W, FAR>(scale_at(step, q, 0));
+                by8 = mma_multiplier<W, FAR>(scale_at(step, q, 1));
+            }
 #pragma unroll
             for (int u = 0; u < GROUP / 32; u++) {
                 int unit = q * (GROUP / 32) + u;
@@ -224,34 +167,11 @@ template <typename Job, int MT, int NT> struct mma_narrow {
 #pragma unroll
                 for (int j = 0; j < NT; j++) {
                     if (NT > 1 && j >= octets) break;
-                    uint4 column = NT == 1 ? b[unit] : load_unit(x[j], unit);
-                    mma_bf16(sums[j], a, column.x, column.y);
-                    mma_bf16(sums[j], a + 4, column.z, column.w);
+                    mma_bf16(sums[j], a, b[j][unit].x, b[j][unit].y);
+                    mma_bf16(sums[j], a + 4, b[j][unit].z, b[j][unit].w);
                 }
             }
         }
-    }
-
-    /* The 16 rows in a step; `same`: their FP8 scales are those of the first. */
-    __device__ void consume(bool same, uint32_t step, const uint8_t *const (&x)[NT],
-                            const uint4 (&b)[UNITS], int32_t octets, float (&sums)[NT][4]) const {
-        uint32_t scales[GROUPS][2] = {};
-        if (SCALES) {
-            bool far = false;
-#pragma unroll
-            for (int q = 0; q < GROUPS; q++) {
-                uint32_t at = words + step / STEP * WORDS + mma_scale_byte<W>(q, t);
-                scales[q][0] = load_shared_8(at);
-                scales[q][1] =
-                    W == DI_F8_E4M3 && same ? scales[q][0] : load_shared_8(at + WARP * 4);
-                far = far || mma_far<W>(scales[q][0]) || mma_far<W>(scales[q][1]);
-            }
-            if (__any_sync(ALL_LANES, far)) {
-                multiply<true>(step, scales, x, b, octets, sums);
-                return;
-            }
-        }
-        multiply<false>(step, scales, x, b, octets, sums);
     }
 
     /* ---- Sums ---- */
@@ -288,53 +208,70 @@ template <typename Job, int MT, int NT> struct mma_narrow {
 
     /* What runs on from tile to tile. */
     struct stream {
-        cursor next;    /* to be copied, AHEAD steps before what is multiplied */
-        uint32_t step;  /* in the ring: the first of the span to be multiplied */
-        uint4 b[UNITS]; /* of its columns, where there is one octet */
+        cursor next;        /* to be copied: a step behind the ring's whole length ahead */
+        uint32_t slot;      /* of the ring: the first of the span to be multiplied */
+        uint32_t parity;    /* of its barriers' phase */
+        uint4 b[NT][UNITS]; /* its columns */
     };
 
-    /* The columns of the next span, of this tile or the next. */
-    __device__ void load_ahead(stream &s, int32_t number, int32_t span, const uint8_t *x) const {
-        if (span + 1 < spans)
-            x += UNITS * 512;
-        else if (number + 1 < n_tiles)
-            x = column_of(number + 1, 0);
+    static __device__ void load_span(uint4 (&b)[NT][UNITS], const uint8_t *const (&x)[NT],
+                                     int32_t octets) {
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) s.b[u] = load_unit(x, u);
+        for (int j = 0; j < NT; j++) {
+            if (j >= octets) break;
+#pragma unroll
+            for (int u = 0; u < UNITS; u++) b[j][u] = load_unit(x[j], u);
+        }
     }
 
-    /* One span of all rows. */
-    __device__ void run_span(stream &s, int32_t number, int32_t span, bool same, int32_t octets,
+    /* The columns of the next span, of this tile or the next: where there is one octet. */
+    __device__ void load_ahead(stream &s, int32_t number, int32_t span, const uint8_t *x) const {
+        const uint8_t *at[NT] = {x + UNITS * 512};
+        if (span + 1 == spans) {
+            if (number + 1 == n_tiles) return;
+            at[0] = column_of(number + 1, 0);
+        }
+        load_span(s.b, at, 1);
+    }
+
+    /* One span of all strips. */
+    __device__ void run_span(stream &s, int32_t number, int32_t span, int32_t octets,
                              const uint8_t *const (&x)[NT], float (&sums)[TILES][NT][4]) const {
-        uint4 b[UNITS];
+        if (NT > 1) load_span(s.b, x, octets);
+        uint4 b[NT][UNITS];
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) b[u] = s.b[u];
+        for (int j = 0; j < NT; j++)
+#pragma unroll
+            for (int u = 0; u < UNITS; u++) b[j][u] = s.b[j][u];
 #pragma unroll
         for (int m = 0; m < TILES; m++) {
-            uint32_t read_last =
-                m > 0 ? s.step + (m - 1) * STEP : (s.step > 0 ? s.step : RING) - STEP;
-            if ((m + AHEAD) % TILES == 0) advance(s.next);
-            copies_wait<AHEAD - 1>();
-            copy_rows(s.next, (m + AHEAD) % TILES, read_last);
-            consume(same, s.step + m * STEP, x, b, octets, sums[m]);
+            uint32_t slot = s.slot + m, done = m > 0 ? slot - 1 : (slot > 0 ? slot : STEPS) - 1;
+            /* The step that was read last gets the one that is STEPS further. */
+            if ((m + STEPS - 1) % TILES == 0) advance(s.next);
+            copy_step(s.next, (m + STEPS - 1) % TILES, done);
+            barrier_wait(barriers + slot * 8, s.parity);
+            if (far)
+                multiply<true>(ring + slot * STEP, b, octets, sums[m]);
+            else
+                multiply<false>(ring + slot * STEP, b, octets, sums[m]);
             if (NT == 1 && m == 0) load_ahead(s, number, span, x[0]);
         }
-        s.step = s.step + TILES * STEP < RING ? s.step + TILES * STEP : 0;
+        s.slot += TILES;
+        if (s.slot == STEPS) s.slot = 0, s.parity ^= 1;
     }
 
     /* All of tile `number`. */
     __device__ void run_tile(int32_t number, stream &s) const {
         const known &at = tiles[number % KNOWN];
         int32_t octets = (at.tile.columns + 7) / 8;
-        bool same = at.tile.row % 16 == 0;
         const uint8_t *x[NT];
         float sums[TILES][NT][4] = {};
 #pragma unroll
         for (int j = 0; j < NT; j++) x[j] = column_of(number, j);
         int32_t parts = static_cast<int32_t>(blockDim.x) / WARP;
-        if (warp_id() == (number + 1) % parts) look_ahead(number + 2);
+        if (warp_id() == (number + 1) % parts) look_ahead(number + AHEAD + 1);
         for (int32_t span = 0; span < spans; span++) {
-            run_span(s, number, span, same, octets, x, sums);
+            run_span(s, number, span, octets, x, sums);
 #pragma unroll
             for (int j = 0; j < NT; j++) x[j] += UNITS * 512;
         }
@@ -342,33 +279,32 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         __syncthreads(); /* the sums before are read */
 #pragma unroll
         for (int f = 0; f < SUMS; f++) mine[f * WARP] = sums[f / (4 * NT)][f / 4 % NT][f % 4];
-        __syncthreads(); /* also: the tile after the next one is known */
+        __syncthreads(); /* also: one more tile is known */
         finish(number, at.tile);
     }
 
-    /* Brings the first tile's columns to the first cache; later ones' are likely there. */
-    __device__ void warm_columns() const {
-        const uint8_t *x = column_of(0, 0);
-        uint32_t nowhere = known_at + NOWHERE + lane_id() * 4;
-#pragma unroll 4
-        for (int32_t u = 0; u < spans * UNITS; u++) copy_4(nowhere, x + u * 512);
+    __device__ void make_barriers() const {
+        if (lane_id() != 0) return;
+        for (uint32_t i = 0; i < STEPS; i++) barrier_init(barriers + i * 8, 1);
+        barriers_made();
     }
 
     __device__ void run() const {
-        if (warp_id() == 0) look_ahead(0), look_ahead(1);
+        make_barriers();
+        for (int32_t i = warp_id(); i <= AHEAD; i += static_cast<int32_t>(blockDim.x) / WARP)
+            look_ahead(i);
         __syncthreads();
         stream s = {};
         begin_tile(s.next);
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
+        for (int i = 0; i < STEPS - 1; i++) { /* the last one follows before the first is read */
             if (i > 0 && i % TILES == 0) advance(s.next);
-            copy_rows(s.next, i % TILES, i * STEP);
+            copy_step(s.next, i % TILES, i);
         }
         if (Job::STATIC) await_kernels_before();
-        if (n_tiles > 0) warm_columns();
-        if (NT == 1 && n_tiles > 0)
-#pragma unroll
-            for (int u = 0; u < UNITS; u++) s.b[u] = load_unit(column_of(0, 0), u);
+        if (n_tiles == 0) return;
+        const uint8_t *x[NT] = {column_of(0, 0)};
+        if (NT == 1) load_span(s.b, x, 1);
         for (int32_t number = 0; number < n_tiles; number++) run_tile(number, s);
     }
 };

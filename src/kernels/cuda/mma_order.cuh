@@ -4,8 +4,8 @@
  *
  *   narrow   [row / 8][unit of 32 values][row % 8][t][16 bytes: cells 2 u and 2 u + 1 of lane t's
  *            run]: a warp's load for one tile of 8 columns is 512 bytes in a row.
- *   wide     [row][step][halves of 8 values, each of t = 0..3]: 16 bytes are a row of a core matrix
- *            of wgmma.
+ *   wide     [row / 8][step][halves of 8 values][row % 8][t]: 128 bytes are a core matrix of wgmma,
+ *            and eight rows of a piece of K lie in one piece.
  *
  * Rows of one group (di_linear_args) follow those of the group before, whose number is rounded up to
  * 8.
@@ -44,8 +44,10 @@ static __device__ __forceinline__ mma_place mma_cell_at(const mma_order &o, int6
                                                         int32_t padded) {
     int32_t run = o.group / 4, g = k / o.group, t = k % o.group / run, s = k % run / 4;
     if (o.wide)
-        return mma_place{(row * padded + static_cast<int64_t>(g) * o.group) * 2 + s * 32 + t * 4,
-                         16};
+        return mma_place{row / 8 * padded * 16 +
+                             static_cast<int64_t>(g * (o.group / 16) + s) * 256 + row % 8 * 16 +
+                             t * 4,
+                         128};
     int64_t unit = g * (o.group / 32) + s / 2;
     return mma_place{row / 8 * padded * 16 + unit * 512 + (row % 8 * 4 + t) * 16 + s % 2 * 8, 4};
 }

@@ -10,9 +10,25 @@ static inline int64_t mma_most_tiles(const di_experts_args *args, int32_t width)
     return picks / width + (picks < args->n_experts ? picks : args->n_experts);
 }
 
+/* Columns of a tile: as picks an expert has on average make it worth. Above 16 tiles are wide. */
+static inline int32_t mma_expert_columns(uint64_t picks, int32_t n_experts) {
+    uint64_t experts = static_cast<uint64_t>(n_experts);
+    return picks > 40 * experts ? 128 : picks > 10 * experts ? 64 : picks > 5 * experts ? 16 : 8;
+}
+
+/* Slots of wide tiles: every expert's begin at a multiple of 8. */
+static inline uint64_t mma_wide_slots(uint64_t picks, int32_t n_experts) {
+    uint64_t experts = static_cast<uint64_t>(n_experts);
+    return (picks + 7 * (picks < experts ? picks : experts) + 7) / 8 * 8;
+}
+
 /* The lists, in the workspace, with tiles of at most `width` picks. The same kernel makes `in` ready
  * for the first product (NULL: there is nothing to make). */
-pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t width,
+pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t width, bool wide,
                           const mma_input *in);
+
+/* Rows made ready in the order of slots. */
+void mma_gather_rows(di_stream *s, const mma_input *in, const pick_lists *lists, int64_t slots,
+                     int32_t top_k);
 
 #endif

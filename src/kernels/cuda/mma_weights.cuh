@@ -1,4 +1,5 @@
-/* Stored weights as operands of the matrix units: decoded to bf16 in registers.
+/* Stored weights as the matrix units read them: packed when they are bound (cuda_pack.cu), decoded to
+ * bf16 in registers.
  *
  * A product's K is cut into groups of 64 stored bytes of a weight row, so that lane t of four takes
  * a run of 16 bytes in one load. A group makes GROUP / 16 steps of m16n8k16; in step s a lane has
@@ -10,35 +11,51 @@
  *   FP8      16              64              4 s + {0, 1}, {2, 3}
  *   BF16      8              32              4 s + {0, 1}, {2, 3}
  *
- * Codes become bf16 in two moves. Their exponent and fraction are put where bf16 has the low end of
- * its exponent and the top of its fraction: the value is then right but for a power of two, codes
- * below the normal ones included. One bf16 multiplication by the scale and that power is exact: all
- * values have at most four bits. Where the power has no bf16 (scales above 2^7 of FP8, 2^1 of FP4,
- * and NaN) it takes two multiplications. What is smaller than bf16's 2^-133 (codes of FP8 under
- * scales below 2^-124) is rounded to a multiple of it.
+ * Packed. A strip is 16 rows of a matrix (of each group of its rows, where it has groups); rows and K
+ * are padded with zeros to whole strips and to a multiple of MMA_K. A strip lies in one piece: chunks
+ * of MMA_K values of K, each
+ *
+ *   [group][rows g, rows g + 8][lane 4 g + t][run of 16 bytes], then the chunk's scales:
+ *   FP4   [rows g, rows g + 8][lane] E8M0, of the lane's run
+ *   FP8   [rows 0 to 7, rows 8 to 15][block of 32 values] E8M0, and 8 bytes of nothing
+ *
+ * so that copies are of whole chunks, and nothing is odd. In the words of a run bits stand where they
+ * cost least to become bf16. A code's exponent and fraction go where bf16 has the low end of its
+ * exponent and the top of its fraction: the value is then right but for a power of two, codes below
+ * the normal ones included. One bf16 multiplication by the scale and that power is exact: all values
+ * have at most four bits. Where the power has no bf16 (scales above 2^7 of FP8, 2^1 of FP4, and NaN)
+ * it takes two multiplications. What is smaller than bf16's 2^-133 (codes of FP8 under scales below
+ * 2^-124) is rounded to a multiple of it.
  */
 #ifndef DI_KERNELS_CUDA_MMA_WEIGHTS_CUH
 #define DI_KERNELS_CUDA_MMA_WEIGHTS_CUH
 
 #include "kernels/cuda/instructions.cuh"
 
-template <di_dtype W> struct mma_format;
-template <> struct mma_format<DI_FP4_PAIR> {
-    static constexpr int GROUP = 128, SCALES = 1; /* scales that a run of one row has */
-    static constexpr uint32_t SHIFT = 126;        /* codes in place are 2^SHIFT too small */
-};
-template <> struct mma_format<DI_F8_E4M3> {
-    static constexpr int GROUP = 64, SCALES = 1;
-    static constexpr uint32_t SHIFT = 120;
-};
-template <> struct mma_format<DI_BF16> {
-    static constexpr int GROUP = 32, SCALES = 0;
-    static constexpr uint32_t SHIFT = 0;
-};
-
-static constexpr int MMA_RUN_BYTES = 16, MMA_GROUP_BYTES = 64;
+static constexpr int MMA_RUN_BYTES = 16;
 /* K is padded to this, and its parts are multiples of it: a whole number of groups of any format. */
 static constexpr int MMA_K = 128;
+static constexpr int MMA_STRIP = 16; /* rows */
+
+template <di_dtype W> struct mma_format;
+template <> struct mma_format<DI_FP4_PAIR> {
+    static constexpr int GROUP = 128;
+    static constexpr bool SCALES = true;
+    static constexpr uint32_t SHIFT = 126; /* codes in place are 2^SHIFT too small */
+    static constexpr uint32_t RUNS = 1024, CHUNK = RUNS + 64; /* bytes */
+};
+template <> struct mma_format<DI_F8_E4M3> {
+    static constexpr int GROUP = 64;
+    static constexpr bool SCALES = true;
+    static constexpr uint32_t SHIFT = 120;
+    static constexpr uint32_t RUNS = 2048, CHUNK = RUNS + 16;
+};
+template <> struct mma_format<DI_BF16> {
+    static constexpr int GROUP = 32;
+    static constexpr bool SCALES = false;
+    static constexpr uint32_t SHIFT = 0;
+    static constexpr uint32_t RUNS = 4096, CHUNK = RUNS;
+};
 
 /* How K is split, by K alone: parts of this length are summed from 0 each and then added in their
  * order. At most MMA_PARTS of them. */
@@ -53,6 +70,19 @@ static inline __host__ __device__ int32_t mma_parts(int32_t k) {
 static inline __host__ __device__ int32_t mma_padded(int32_t k) {
     return (k + MMA_K - 1) / MMA_K * MMA_K;
 }
+static inline __host__ __device__ int32_t mma_chunks(int32_t k) { return mma_padded(k) / MMA_K; }
+static inline __host__ __device__ int32_t mma_strips(int32_t rows) {
+    return (rows + MMA_STRIP - 1) / MMA_STRIP;
+}
+
+static inline __host__ __device__ uint32_t mma_chunk_bytes(di_dtype dtype) {
+    return dtype == DI_FP4_PAIR  ? mma_format<DI_FP4_PAIR>::CHUNK
+           : dtype == DI_F8_E4M3 ? mma_format<DI_F8_E4M3>::CHUNK
+                                 : mma_format<DI_BF16>::CHUNK;
+}
+static inline __host__ __device__ uint64_t mma_strip_bytes(di_dtype dtype, int32_t k) {
+    return static_cast<uint64_t>(mma_chunks(k)) * mma_chunk_bytes(dtype);
+}
 
 static __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
     uint32_t y;
@@ -60,9 +90,42 @@ static __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
     return y;
 }
 
-/* ---- Codes in place: two cells, from 32 bits of FP4, 64 of FP8, 128 of BF16 ---- */
+/* ---- Words of runs ---- */
 
-/* Cells 2 u and 2 u + 1 of a run, two registers each. */
+/* FP4: a word has eight codes, c0 to c7. Registers of bf16 have c0 and c4, c1 and c5, c2 and c6, c3
+ * and c7. The first finds sign and magnitude at 15 and 8 to 6 of its halves, the next two 3 and 6
+ * bits lower; the last where there is room: a product with three powers of two, its halves laid over
+ * each other, moves 14, 13 to 7, 6, 10 to 8 and 11 to 15, from one half to the other but for the
+ * sign. */
+static constexpr uint32_t FP4_PLACES = 0x81C081C0u, FP4_LAST = 0x6C006C00u,
+                          FP4_MOVE = 1u << 9 | 1u << 14 | 1u << 4;
+static __host__ __device__ inline uint32_t mma_pack_fp4(const uint32_t (&code)[8]) {
+    uint32_t word = 0;
+    for (int i = 0; i < 3; i++)
+        for (int half = 0; half < 2; half++) {
+            uint32_t c = code[i + 4 * half];
+            word |= ((c & 8) << 12 | (c & 7) << 6) << 16 * half >> 3 * i;
+        }
+    for (int half = 0; half < 2; half++) {
+        uint32_t c = code[3 + 4 * half], other = 16u * (1 - half);
+        word |= ((c & 3) << 13 | (c & 4) << 8) << other;
+        word |= (c & 8) << 8 << 16 * half;
+    }
+    return word;
+}
+/* FP8: c0 and c1 where bf16 has them, at 15 and 10 to 4; c2 and c3 in the bits between. */
+static constexpr uint32_t FP8_PLACES = 0x87F087F0u;
+static __host__ __device__ inline uint32_t mma_pack_fp8(const uint32_t (&code)[4]) {
+    uint32_t word = 0;
+    for (int half = 0; half < 2; half++) {
+        uint32_t c = code[half], d = code[2 + half];
+        word |= ((c & 0x80) << 8 | (c & 0x7F) << 4) << 16 * half;
+        word |= ((d & 0x80) << 7 | (d & 0x70) << 7 | (d & 0x0F)) << 16 * half;
+    }
+    return word;
+}
+
+/* Cells 2 u and 2 u + 1 of a run, two registers each: from 32 bits of FP4, 64 of FP8, 128 of BF16. */
 template <di_dtype W>
 static __device__ __forceinline__ void mma_cells(const uint4 &run, int u, uint32_t (&out)[4]);
 
@@ -73,32 +136,35 @@ __device__ __forceinline__ void mma_cells<DI_BF16>(const uint4 &run, int, uint32
 template <>
 __device__ __forceinline__ void mma_cells<DI_F8_E4M3>(const uint4 &run, int u, uint32_t (&out)[4]) {
     uint32_t words[2] = {u == 0 ? run.x : run.z, u == 0 ? run.y : run.w};
-    for (int i = 0; i < 4; i++) { /* two codes at the tops of the halves */
-        uint32_t x = __byte_perm(words[i / 2], 0, i % 2 == 0 ? 0x1404 : 0x3424);
-        out[i] = (x & 0x80008000u) | (x >> 4 & 0x07F007F0u);
+    for (int i = 0; i < 2; i++) {
+        uint32_t w = words[i];
+        out[2 * i] = w & FP8_PLACES;
+        out[2 * i + 1] = (w << 4 & 0x00F000F0u) | (w >> 3 & 0x07000700u) | (w << 1 & 0x80008000u);
     }
 }
-/* A nibble times 2^6 + 2^12 has its magnitude and its sign where they belong, and copies of both
- * that the mask takes away. */
 template <>
 __device__ __forceinline__ void mma_cells<DI_FP4_PAIR>(const uint4 &run, int u,
                                                        uint32_t (&out)[4]) {
-    uint32_t low = u == 0 ? run.x : u == 1 ? run.y : u == 2 ? run.z : run.w, high = low >> 8;
-    out[0] = (low & 0x000F000Fu) * 0x1040u & 0x81C081C0u;
-    out[1] = (low & 0x00F000F0u) * 0x0104u & 0x81C081C0u;
-    out[2] = (high & 0x000F000Fu) * 0x1040u & 0x81C081C0u;
-    out[3] = (high & 0x00F000F0u) * 0x0104u & 0x81C081C0u;
+    uint32_t w = u == 0 ? run.x : u == 1 ? run.y : u == 2 ? run.z : run.w;
+    out[0] = w & FP4_PLACES;
+    out[1] = w * 8u & FP4_PLACES;
+    out[2] = w * 64u & FP4_PLACES;
+    uint64_t moved = static_cast<uint64_t>(w & FP4_LAST) * FP4_MOVE;
+    out[3] = (static_cast<uint32_t>(moved) | static_cast<uint32_t>(moved >> 32)) & FP4_PLACES;
 }
 
 /* ---- Scales ---- */
 
-/* What cells are multiplied by, in both halves; `far`: after a multiplication by 2^SHIFT. */
-template <di_dtype W> static __device__ __forceinline__ bool mma_far(uint32_t scale) {
-    return scale + mma_format<W>::SHIFT > 254;
+/* Whether a scale's power has no bf16. */
+static __host__ __device__ inline bool mma_far(di_dtype dtype, uint32_t scale) {
+    return scale + (dtype == DI_FP4_PAIR ? mma_format<DI_FP4_PAIR>::SHIFT
+                                         : mma_format<DI_F8_E4M3>::SHIFT) >
+           254;
 }
-template <di_dtype W>
-static __device__ __forceinline__ uint32_t mma_multiplier(uint32_t scale, bool far) {
-    if (!far) return (scale + mma_format<W>::SHIFT) * 0x00800080u;
+/* What cells are multiplied by, in both halves; FAR: after a multiplication by 2^SHIFT. */
+template <di_dtype W, bool FAR>
+static __device__ __forceinline__ uint32_t mma_multiplier(uint32_t scale) {
+    if (!FAR) return scale * 0x00800080u + mma_format<W>::SHIFT * 0x00800080u;
     return scale == 255 ? 0x7FC07FC0u : scale == 0 ? 0x00400040u : scale * 0x00800080u;
 }
 
@@ -110,7 +176,7 @@ static __device__ __forceinline__ void mma_decode(const uint4 &row, const uint4 
     uint32_t lower[4], upper[4];
     mma_cells<W>(row, u, lower);
     mma_cells<W>(row8, u, upper);
-    if constexpr (mma_format<W>::SCALES > 0) {
+    if constexpr (mma_format<W>::SCALES) {
         for (int i = 0; i < 4; i++) {
             if constexpr (FAR) {
                 lower[i] = mul_bf16x2(lower[i], (mma_format<W>::SHIFT + 127) * 0x00800080u);

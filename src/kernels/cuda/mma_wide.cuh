@@ -1,10 +1,11 @@
 /* Products of many columns: bound by the matrix units.
  *
- * A block of two warpgroups takes a tile of 128 weight rows (64 of each side where there are two)
- * and up to N columns. Stored weights and activations come through a ring of stages in shared
- * memory; weights are decoded in registers, once for all columns, and are the left operand of wgmma
- * m64nNk16 from there, activations the right one from shared memory. While one half of a stage is
- * multiplied the next is decoded. Blocks stay, and the ring runs on from tile to tile.
+ * A block has two warpgroups that multiply and a warp that copies. It takes a tile of 128 weight rows
+ * (64 of each side where there are two) and up to N columns; stages of packed weights and prepared
+ * activations come in whole pieces through a ring in shared memory. Weights are decoded in
+ * registers, once for all columns, and are the left operand of wgmma m64nNk16 from there,
+ * activations the right one from shared memory. While one unit is multiplied the next is decoded.
+ * Blocks stay, and the ring runs on from tile to tile.
  *
  * Sums are those of mma_narrow.cuh bit by bit: the same 16 values of K in every instruction, the
  * same parts of K from 0, added in their order. That wgmma adds as mma.sync does is a property of
@@ -17,289 +18,231 @@
 #ifndef DI_KERNELS_CUDA_MMA_WIDE_CUH
 #define DI_KERNELS_CUDA_MMA_WIDE_CUH
 
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/mma_group.cuh"
 #include "kernels/cuda/mma_jobs.cuh"
 
-static constexpr int WIDE_THREADS = 256, WIDE_HEIGHT = 128;
-static constexpr int WIDE_SHARED =
-    220 * 1024; /* of the 227 KiB that a processor's blocks may have */
+/* Three warpgroups; of the last one a warp copies, and the others have its registers. */
+static constexpr int WIDE_MULTIPLY = 256, WIDE_THREADS = 384, WIDE_HEIGHT = 128;
 
-/* What a thread copies of one stored row's run, of which not everything is there or aligned: zeros
- * for what is not. Not inlined, and given nothing by reference, so that it costs the others no
- * registers. Small models have such rows. */
-static __device__ __noinline__ void copy_odd_run(uint32_t shared, const uint8_t *row, int32_t from,
-                                                 int32_t end) {
-    for (int i = from; i < from + MMA_RUN_BYTES; i++)
-        store_shared_8(shared + static_cast<uint32_t>(i - from), i < end ? row[i] : 0);
+/* The registers of each thread of this warpgroup from here on. */
+template <int N> static __device__ __forceinline__ void fewer_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+template <int N> static __device__ __forceinline__ void more_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+
+/* All threads that multiply. */
+static __device__ __forceinline__ void multipliers_meet() {
+    asm volatile("bar.sync 1, %0;" ::"n"(WIDE_MULTIPLY) : "memory");
 }
 
 template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr di_dtype W = Job::FORMAT;
-    /* Up to 64 columns two blocks share a processor and hide each other's latency, where two rings
-     * fit: stages are short there, and sums of parts are added up in shared memory. */
-    static constexpr int BLOCKS = N <= 64 && W != DI_FP4_PAIR ? 2 : 1;
-    static constexpr bool KEEPS = N <= 64;
-    static constexpr int GROUPS = W == DI_BF16 && BLOCKS == 1 ? 2 : 1;     /* of a stage */
-    static constexpr int GROUP = mma_format<W>::GROUP, K = GROUP * GROUPS; /* values of a stage */
-    static constexpr int HEIGHT = WIDE_HEIGHT / Job::SIDES;
-    static constexpr int OCTETS = N / 8, SUMS = N / 2;
-    static constexpr int COPIED = (OCTETS + 7) / 8; /* octets of columns that a warp copies */
-    static_assert(MMA_K % K == 0, "parts of K are whole stages");
+    static constexpr int GROUP = mma_format<W>::GROUP, HEIGHT = WIDE_HEIGHT / Job::SIDES;
+    static constexpr int K = W == DI_BF16 ? 64 : MMA_K, GROUPS = K / GROUP; /* of a stage */
+    static constexpr int STRIPS = WIDE_HEIGHT / MMA_STRIP, OCTETS = N / 8, SUMS = N / 2;
+    static_assert(STRIPS + OCTETS <= WARP, "a lane copies one of them");
 
-    /* A stage: stored weights [group][row][64 bytes]; words with the scales [thread][row g, g + 8];
-     * activations [step][octet][half][column][16 bytes]. Behind the ring sums of PASS columns. */
-    static constexpr int WEIGHTS = WIDE_HEIGHT * MMA_GROUP_BYTES * GROUPS;
-    static constexpr int SCALES = mma_format<W>::SCALES ? WIDE_THREADS * 8 : 0;
-    static_assert(W != DI_FP4_PAIR || GROUPS == 1, "a stage has one word of scales");
-    static constexpr int STAGE = WEIGHTS + SCALES + K * N * 2;
-    static constexpr int PASS = N < 64 ? N : 64, PITCH = WIDE_HEIGHT + 4;
-    static constexpr int JOINT = PASS * PITCH * static_cast<int>(sizeof(float));
-    static constexpr int DEPTH = (WIDE_SHARED / BLOCKS - JOINT) / STAGE;
-    static constexpr size_t BYTES = DEPTH * STAGE + JOINT;
-    static_assert(DEPTH >= 4, "two stages are read while others come");
+    /* A stage: [strip] its values of K; [octet][step][half][column][16 bytes]. */
+    static constexpr uint32_t STRIP = mma_format<W>::CHUNK * K / MMA_K, OCTET = K * 16;
+    static constexpr uint32_t WEIGHTS = STRIPS * STRIP, STAGE = WEIGHTS + OCTETS * OCTET;
+    static_assert(WEIGHTS % 128 == 0 && STAGE % 128 == 0, "operands are aligned");
 
-    /* Where the copies stand: a stage of a tile, and what this thread copies of it. */
-    struct cursor {
-        int32_t item, stage;
-        const uint8_t *runs[2];   /* of rows i and i + 64 */
-        const uint8_t *words[2];  /* with the scales of rows own_row and 8 further */
-        const uint8_t *x[COPIED]; /* of columns; of the first where there is none */
-        int32_t columns;          /* that are multiplied */
-        bool whole, same; /* all is there and aligned; rows g and g + 8 share FP8's scales */
+    /* Shared memory: the ring, its barriers, what is known of tiles, sums of PASS columns. Blocks
+     * that have one part of one tile put their sums where the ring was, and share a processor. */
+    static constexpr int BLOCKS = SPLIT && N <= 64 ? 2 : 1;
+    static constexpr uint32_t ALL = (BLOCKS == 2 ? 112 : 226) * 1024;
+    static constexpr int PASS = N <= 64 ? N : 32, PITCH = WIDE_HEIGHT + 4;
+    static constexpr uint32_t JOINT = PASS * PITCH * 4, KNOWN_BYTES = 2048;
+    static constexpr int
+        DEPTH = static_cast<int>((ALL - KNOWN_BYTES - (SPLIT ? 0 : JOINT)) / STAGE) > 8
+                    ? 8
+                    : static_cast<int>((ALL - KNOWN_BYTES - (SPLIT ? 0 : JOINT)) / STAGE);
+    static_assert(DEPTH >= 3 && (!SPLIT || DEPTH * STAGE >= JOINT), "there is room");
+    static constexpr uint32_t JOINT_AT = SPLIT ? 0 : DEPTH * STAGE;
+    static constexpr uint32_t KNOWN_AT = DEPTH * STAGE + (SPLIT ? 0 : JOINT);
+    static constexpr size_t BYTES = KNOWN_AT + KNOWN_BYTES;
+
+    /* Tiles are known from the first of their copies on. */
+    static constexpr int KNOWN = DEPTH + 2;
+    struct shared_part {
+        mma_tile tile[KNOWN];
+        uint64_t full[DEPTH], empty[DEPTH];
     };
-
-    /* Tiles that are not full are multiplied by narrower instructions. */
-    static __device__ int32_t multiplied(int32_t columns) {
-        return N <= 32 || columns <= 32 ? 32 : N <= 64 || columns <= 64 ? 64 : N;
-    }
+    static_assert(sizeof(shared_part) <= KNOWN_BYTES, "there is room");
 
     const Job &job;
-    uint32_t ring;         /* a shared address */
-    const uint8_t *stages; /* the same */
+    uint32_t ring; /* a shared address */
     float *joint;
-    int32_t n_items, step, first_stage, end_stage; /* step: from item to item */
+    shared_part *part;
+    int32_t n_items, first_stage, end_stage;
     int32_t t, own_row; /* own_row and 8 further: of this thread's sums */
+    bool far;
 
-    __device__ mma_wide(const Job &j, uint8_t *shared)
-        : job(j), ring(shared_address(shared)), stages(shared) {
-        joint = reinterpret_cast<float *>(shared + DEPTH * STAGE);
+    __device__ mma_wide(const Job &j, uint8_t *shared) : job(j), ring(shared_address(shared)) {
+        joint = reinterpret_cast<float *>(shared + JOINT_AT);
+        part = reinterpret_cast<shared_part *>(shared + KNOWN_AT);
         n_items = j.count(HEIGHT, N);
-        first_stage = 0, end_stage = (j.rows.k + K - 1) / K, step = static_cast<int32_t>(gridDim.x);
+        first_stage = 0, end_stage = mma_padded(j.rows.k) / K;
         if (SPLIT) {
-            int32_t part = static_cast<int32_t>(blockIdx.y), each = part_stages();
-            first_stage = part * each;
-            if (first_stage + each < end_stage) end_stage = first_stage + each;
+            first_stage = static_cast<int32_t>(blockIdx.y) * part_stages();
+            if (first_stage + part_stages() < end_stage) end_stage = first_stage + part_stages();
         }
         t = lane_id() % 4, own_row = warp_id() * 16 + lane_id() / 4;
+        far = mma_format<W>::SCALES && *j.rows.far != 0;
     }
     __device__ int32_t part_stages() const { return mma_part_length(job.rows.k) / K; }
 
-    /* For row i of the tile's 128. */
-    static __device__ const uint8_t *of_side(const uint8_t *const (&sides)[2], int32_t i) {
-        return i < HEIGHT ? sides[0] : sides[1];
-    }
-    /* Row i of the tile's 128, as it lies in its matrix. */
-    __device__ int32_t weight_row(const mma_tile &at, int32_t i) const {
-        int32_t row = at.row + i % HEIGHT;
-        return row < at.end ? row : at.end - 1;
-    }
-    /* The block of 32 that lane t's run of a group has its scale from. */
-    __device__ int32_t block_of(int32_t group) const { /* of all of K */
-        int32_t last = (job.rows.k + 31) / 32 - 1, block = (group * GROUP + t * (GROUP / 4)) / 32;
-        return block < last ? block : last;
+    /* Where the ring is written or read. */
+    struct place {
+        int slot;
+        uint32_t parity;
+        __device__ void next() {
+            if (++slot == DEPTH) slot = 0, parity ^= 1;
+        }
+    };
+
+    /* ---- The warp that copies: a lane a strip or an octet ---- */
+
+    /* What this lane copies of a tile, from its first stage on; NULL: nothing. */
+    __device__ const uint8_t *piece_of(const mma_tile &at) const {
+        int lane = lane_id(), strip = lane % (STRIPS / Job::SIDES);
+        if (lane < STRIPS) {
+            const uint8_t *first = lane == strip ? at.strips[0] : at.strips[1];
+            if (strip >= at.n_strips) return NULL;
+            return mma_strip(job.rows, first, strip) + first_stage * STRIP;
+        }
+        int octet = lane - STRIPS;
+        if (octet * 8 >= at.columns) return NULL;
+        return job.x + (job.x_octet(at) + octet) * mma_padded(job.rows.k) * 16 +
+               first_stage * static_cast<int64_t>(OCTET);
     }
 
-    __device__ void begin_tile(cursor &c) const {
-        if (c.item >= n_items) return;
-        mma_tile at = job.tile(c.item, HEIGHT, N);
-        int64_t stage = c.stage;
-        c.whole = job.rows.aligned && job.rows.k % MMA_K == 0 && at.row + HEIGHT <= at.end;
-        c.same = at.row % 16 == 0;
-#pragma unroll
-        for (int i = 0; i < Job::SIDES; i++)
-            c.whole = c.whole && reinterpret_cast<uintptr_t>(at.data[i]) % 16 == 0 &&
-                      reinterpret_cast<uintptr_t>(at.scale[i]) % 4 == 0;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int32_t row = static_cast<int32_t>(threadIdx.x) / 4 + 64 * i;
-            c.runs[i] = of_side(at.data, row) + weight_row(at, row) * job.rows.data_stride +
-                        threadIdx.x % 4 * MMA_RUN_BYTES + stage * GROUPS * MMA_GROUP_BYTES;
-            row = own_row + 8 * i;
-            if (mma_format<W>::SCALES)
-                c.words[i] =
-                    mma_scale_at<W>(job.rows, of_side(at.scale, row), weight_row(at, row), 0) +
-                    stage * K / MMA_K * 4;
-        }
-        c.columns = multiplied(at.columns);
-#pragma unroll
-        for (int i = 0; i < COPIED; i++) {
-            int32_t column = 8 * (warp_id() + 8 * i) + lane_id() % 8;
-            c.x[i] = job.x +
-                     job.x_row(at, column < at.columns ? column : 0) * mma_padded(job.rows.k) * 2 +
-                     lane_id() / 8 * 16 + stage * K * 2;
-        }
-    }
-
-    __device__ void issue_weights(const cursor &c, uint32_t to) const {
-        uint32_t run = to + threadIdx.x * 16, word = to + WEIGHTS + threadIdx.x * 8;
-#pragma unroll
-        for (int i = 0; i < 2 * GROUPS; i++) /* rows of the first group, of the second */
-            copy_16(run + i * WIDE_THREADS * 16, c.runs[i % 2] + i / 2 * MMA_GROUP_BYTES);
-        if (!mma_format<W>::SCALES) return;
-        copy_4(word, c.words[0]);
-        if (W != DI_F8_E4M3 || !c.same) copy_4(word + 4, c.words[1]);
-    }
-    /* The same where not all is there: clamped, scales in the bytes of their words where they are
-     * looked for. */
-    __device__ void issue_odd_weights(const cursor &c, uint32_t to) const {
-        mma_tile at = job.tile(c.item, HEIGHT, N);
-#pragma unroll 1
-        for (int i = 0; i < 2 * GROUPS; i++) {
-            int32_t row = static_cast<int32_t>(threadIdx.x) / 4 + i % 2 * 64;
-            copy_odd_run(to + (threadIdx.x + i * WIDE_THREADS) * 16,
-                         of_side(at.data, row) + weight_row(at, row) * job.rows.data_stride,
-                         (c.stage * GROUPS + i / 2) * MMA_GROUP_BYTES +
-                             static_cast<int32_t>(threadIdx.x) % 4 * MMA_RUN_BYTES,
-                         static_cast<int32_t>(job.rows.data_stride));
-        }
-#pragma unroll 1
-        for (int i = 0; i < 2 * GROUPS && mma_format<W>::SCALES; i++) {
-            int32_t row = own_row + i % 2 * 8, group = c.stage * GROUPS + i / 2;
-            store_shared_8(to + WEIGHTS + threadIdx.x * 8 + i % 2 * 4 + scale_byte(group),
-                           *mma_scale_at<W>(job.rows, of_side(at.scale, row), weight_row(at, row),
-                                            block_of(group)));
-        }
-    }
-    /* Of a word of scales, which is that of 128 values of K. */
-    __device__ uint32_t scale_byte(int32_t group) const {
-        return static_cast<uint32_t>(GROUP == 128 ? t : group % 2 * 2 + t / 2);
-    }
-
-    __device__ void issue_columns(const cursor &c, uint32_t to) const {
-#pragma unroll
-        for (int i = 0; i < COPIED; i++) {
-            uint32_t octet = static_cast<uint32_t>(warp_id() + 8 * i), lane = threadIdx.x % WARP;
-            if (octet >= OCTETS || static_cast<int32_t>(8 * octet) >= c.columns) break;
-            uint32_t at =
-                to + (lane / 16 * OCTETS + octet) * 256 + lane % 16 / 8 * 128 + lane % 8 * 16;
-#pragma unroll
-            for (int s = 0; s < K / 16; s += 2) /* a lane a column and one of four halves */
-                copy_16(at + s * OCTETS * 256, c.x[i] + s * 32);
-        }
-    }
-    __device__ void advance(cursor &c) const {
-        c.stage++;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            c.runs[i] += GROUPS * MMA_GROUP_BYTES;
-            if (c.stage * K % MMA_K == 0) c.words[i] += 4;
-        }
-#pragma unroll
-        for (int i = 0; i < COPIED; i++) c.x[i] += K * 2;
-        if (c.stage < end_stage) return;
-        c.stage = first_stage, c.item += step;
-        begin_tile(c);
-    }
-    __device__ void issue(cursor &c, int slot) const {
-        if (c.item < n_items) {
-            uint32_t to = ring + static_cast<uint32_t>(slot * STAGE);
-            if (c.whole)
-                issue_weights(c, to);
-            else
-                issue_odd_weights(c, to);
-            issue_columns(c, to + WEIGHTS + SCALES);
-            advance(c);
-        }
-        copies_commit();
-    }
-
-    /* Group i of a stage, in units of two steps, for M columns. */
-    template <int M>
-    __device__ void multiply_group(int32_t stage, int slot, int i, bool same, uint32_t (&a)[2][8],
-                                   float (&sums)[M / 2]) const {
-        uint32_t from = ring + static_cast<uint32_t>(slot * STAGE);
-        uint32_t run =
-            from + static_cast<uint32_t>((i * WIDE_HEIGHT + own_row) * MMA_GROUP_BYTES + t * 16);
-        const uint8_t *x =
-            stages + slot * STAGE + WEIGHTS + SCALES + i * (GROUP / 16) * OCTETS * 256;
-        uint4 lower = {}, upper = {};
-        if constexpr (W != DI_BF16)
-            lower = load_shared_128(run), upper = load_shared_128(run + 8 * MMA_GROUP_BYTES);
-        uint32_t by = 0, by8 = 0;
-        bool far = false;
-        if constexpr (mma_format<W>::SCALES > 0) {
-            uint32_t word = from + WEIGHTS + threadIdx.x * 8 + scale_byte(stage * GROUPS + i);
-            uint32_t scale = load_shared_8(word);
-            uint32_t scale8 = W == DI_F8_E4M3 && same ? scale : load_shared_8(word + 4);
-            far = __any_sync(ALL_LANES, mma_far<W>(scale) || mma_far<W>(scale8));
-            by = mma_multiplier<W>(scale, far), by8 = mma_multiplier<W>(scale8, far);
-        }
-#pragma unroll
-        for (int u = 0; u < GROUP / 32; u++) {
-            uint32_t(&mine)[8] = a[(i * (GROUP / 32) + u) % 2];
-            products_wait<1>(); /* the unit before the last one is done with its registers */
-            if constexpr (W == DI_BF16) { /* stored values are operands as they are: not before */
-                lower = load_shared_128(run), upper = load_shared_128(run + 8 * MMA_GROUP_BYTES);
+    __device__ void copy_all() const {
+        bool weights = lane_id() < STRIPS;
+        uint32_t bytes = weights ? STRIP : OCTET;
+        uint32_t to = ring + (weights ? lane_id() * STRIP : WEIGHTS + (lane_id() - STRIPS) * OCTET);
+        place at = {0, 1}; /* the first time round nothing is waited for */
+        int known = 0;
+        for (int32_t item = static_cast<int32_t>(blockIdx.x); item < n_items;
+             item += static_cast<int32_t>(gridDim.x)) {
+            mma_tile tile = job.tile(item, HEIGHT, N);
+            const uint8_t *from = piece_of(tile);
+            uint32_t mine = from != NULL ? bytes : 0;
+            uint32_t all = __reduce_add_sync(ALL_LANES, mine);
+            for (int32_t stage = first_stage; stage < end_stage; stage++) {
+                uint32_t full = shared_address(&part->full[at.slot]);
+                barrier_wait(shared_address(&part->empty[at.slot]), at.parity);
+                if (lane_id() == 0) {
+                    if (stage == first_stage) part->tile[known] = tile;
+                    barrier_expect(full, all);
+                }
+                __syncwarp();
+                if (mine > 0) copy_bulk(to + at.slot * STAGE, from, bytes, full);
+                from += mine;
+                at.next();
             }
-            if (far)
-                mma_decode<W, true>(lower, upper, u, by, by8, mine);
-            else
-                mma_decode<W, false>(lower, upper, u, by, by8, mine);
-            products_begin();
-#pragma unroll
-            for (int s = 0; s < 2; s++)
-                group_mma<M>(sums, mine + 4 * s, x + (2 * u + s) * OCTETS * 256);
-            products_commit();
+            known = known + 1 == KNOWN ? 0 : known + 1;
         }
     }
 
-    /* sums += products of stages begin .. end - 1. */
+    /* ---- Products ---- */
+
+    /* Narrower instructions where a tile is not full. */
+    static __device__ int32_t multiplied(int32_t columns) {
+        int32_t n = (columns + 31) / 32 * 32;
+        return n < N ? n : N;
+    }
+
+    /* A warp is done with a stage. */
+    __device__ void release(int slot) const {
+        if (lane_id() == 0) barrier_arrive(shared_address(&part->empty[slot]));
+    }
+
+    __device__ uint32_t scale_at(uint32_t strip, int q, int upper) const {
+        uint32_t at = strip + mma_format<W>::RUNS;
+        if (W == DI_FP4_PAIR) return load_shared_8(at + upper * WARP + lane_id());
+        return load_shared_8(at + upper * 4 + 2 * q + t / 2);
+    }
+
+    /* A stage, in units of two steps, for M columns; `before`: the slot of the stage before, which is
+     * given back once its products are done, or -1. */
     template <int M>
-    __device__ void multiply_part(int32_t begin, int32_t end, bool same, cursor &next, int &slot,
-                                  float (&sums)[M / 2]) const {
-        uint32_t a[2][8] = {};
-        for (int32_t stage = begin; stage < end; stage++) {
-            copies_wait<DEPTH - 3>();
-            if constexpr (MMA_WGMMA) shared_for_products();
-            __syncthreads(); /* the stage is there; all are done with the one before the last */
-            issue(next, slot >= 2 ? slot - 2 : slot + DEPTH - 2);
+    __device__ void multiply_stage(int slot, int before, uint32_t (&a)[2][8],
+                                   float (&sums)[M / 2]) const {
+        uint32_t stage = ring + static_cast<uint32_t>(slot) * STAGE;
+        uint32_t strip = stage + static_cast<uint32_t>(warp_id()) * STRIP;
+        uint32_t run = strip + static_cast<uint32_t>(lane_id()) * 16, x = stage + WEIGHTS;
 #pragma unroll
-            for (int i = 0; i < GROUPS; i++) multiply_group<M>(stage, slot, i, same, a, sums);
-            slot = slot + 1 == DEPTH ? 0 : slot + 1;
+        for (int q = 0; q < GROUPS; q++) {
+            uint4 lower = load_shared_128(run + 2 * q * WARP * 16);
+            uint4 upper = load_shared_128(run + (2 * q + 1) * WARP * 16);
+            uint32_t by = 0, by8 = 0;
+            if constexpr (mma_format<W>::SCALES) {
+                uint32_t scale = scale_at(strip, q, 0), scale8 = scale_at(strip, q, 1);
+                by = far ? mma_multiplier<W, true>(scale) : mma_multiplier<W, false>(scale);
+                by8 = far ? mma_multiplier<W, true>(scale8) : mma_multiplier<W, false>(scale8);
+            }
+#pragma unroll
+            for (int u = 0; u < GROUP / 32; u++) {
+                int unit = q * (GROUP / 32) + u;
+                uint32_t(&mine)[8] = a[unit % 2];
+                products_wait<1>(); /* the unit before the last one is done with its registers */
+                if (unit == 1 && before >= 0) release(before);
+                if (far)
+                    mma_decode<W, true>(lower, upper, u, by, by8, mine);
+                else
+                    mma_decode<W, false>(lower, upper, u, by, by8, mine);
+                products_begin();
+#pragma unroll
+                for (int s = 0; s < 2; s++)
+                    group_mma<M, OCTET>(sums, mine + 4 * s, x + (2 * unit + s) * 256);
+                products_commit();
+            }
+        }
+    }
+
+    /* sums += products of so many stages. */
+    template <int M>
+    __device__ void multiply_part(int32_t stages, place &at, float (&sums)[M / 2]) const {
+        static_assert(K >= 64 && K % 64 == 0, "units of a stage take turns in two registers");
+        uint32_t a[2][8] = {};
+        int before = -1;
+        for (; stages > 0; stages--) {
+            barrier_wait(shared_address(&part->full[at.slot]), at.parity);
+            multiply_stage<M>(at.slot, before, a, sums);
+            before = at.slot;
+            at.next();
         }
         products_wait<0>();
         hold(sums);
-    }
-
-    /* The sums of the first part of a tile, or of a later one, where KEEPS. */
-    template <int M> __device__ void keep_sums(const float (&sums)[M / 2], bool first) const {
-#pragma unroll
-        for (int f = 0; f < M / 2; f++) {
-            int column = f / 4 * 8 + f % 2, i = f % 4 / 2 * 8;
-            float *kept = joint + (column + 2 * t) * PITCH + own_row + i;
-            *kept = first ? sums[f] : *kept + sums[f]; /* not 0 + sums: a 0 keeps its sign */
-        }
+        release(before);
     }
 
     /* The parts of K from 0 each, added in their order; the block's one part where it has one. */
-    template <int M>
-    __device__ void multiply_tile(bool same, cursor &next, int &slot, float (&total)[SUMS]) const {
+    template <int M> __device__ void multiply_tile(place &at, float (&total)[SUMS]) const {
         int32_t each = SPLIT ? end_stage - first_stage : part_stages();
-        for (int32_t begin = first_stage; begin < end_stage; begin += each) {
-            int32_t end = begin + each < end_stage ? begin + each : end_stage;
+        int32_t left = end_stage - first_stage;
+        bool first = true;
+        do {
             float sums[M / 2] = {};
-            multiply_part<M>(begin, end, same, next, slot, sums);
-            if constexpr (KEEPS) {
-                keep_sums<M>(sums, begin == first_stage);
-            } else {
+            multiply_part<M>(left < each ? left : each, at, sums);
 #pragma unroll
-                for (int i = 0; i < M / 2; i++)
-                    total[i] = begin == first_stage ? sums[i] : total[i] + sums[i];
-            }
-        }
+            for (int i = 0; i < M / 2; i++)
+                total[i] = SPLIT || first ? sums[i] : total[i] + sums[i];
+            first = false, left -= each;
+        } while (!SPLIT && left > 0);
     }
 
-    /* joint[column][row] of PASS columns from `column` on. */
+    /* ---- Sums ---- */
+
+    /* joint[column][row] of PASS columns. */
     __device__ void put_sums(const float (&total)[SUMS], int pass) const {
 #pragma unroll
         for (int f = 0; f < SUMS; f++) {
@@ -309,90 +252,100 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         }
     }
 
-    __device__ void store_sums(const mma_tile &at, int pass) const {
-        if constexpr (Job::SIDES == 1) {
-            for (int e = static_cast<int>(threadIdx.x); e < PASS * (WIDE_HEIGHT / 2);
-                 e += WIDE_THREADS) {
-                int column = e / (WIDE_HEIGHT / 2), row = e % (WIDE_HEIGHT / 2) * 2;
-                const float *y = joint + column * PITCH + row;
-                job.store2(at, row, pass * PASS + column, y[0], y[1]);
-            }
-        } else { /* a warp a column and 32 channels */
-            for (int e = warp_id(); e < PASS * (HEIGHT / 32); e += WIDE_THREADS / WARP) {
-                int column = e / (HEIGHT / 32), row = e % (HEIGHT / 32) * 32;
-                const float *y = joint + column * PITCH + row + lane_id();
-                job.finish(at, row, pass * PASS + column, y[0], y[HEIGHT]);
-            }
-        }
+    /* A sum, or four neighbours: the parts in their order, from the cluster's blocks. */
+    static __device__ float joined(const float *y) {
+        if (!SPLIT) return *y;
+        float sum = cluster_read(y, 0);
+        for (int p = 1; p < static_cast<int>(gridDim.y); p++) sum += cluster_read(y, p);
+        return sum;
     }
-
-    /* The parts of two neighbouring sums, in their order, from the cluster's blocks. */
-    static __device__ float2 cluster_sum(const float *y) {
-        float2 sum = cluster_read(y, 0);
+    static __device__ float4 joined4(const float *y) {
+        if (!SPLIT) return *reinterpret_cast<const float4 *>(y);
+        float4 sum = cluster_read4(y, 0);
         for (int p = 1; p < static_cast<int>(gridDim.y); p++) {
-            float2 more = cluster_read(y, p);
-            sum.x += more.x, sum.y += more.y;
+            float4 more = cluster_read4(y, p);
+            sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
         }
         return sum;
     }
-    /* The cluster's blocks have a part each; every one joins and stores its share of the sums. */
-    __device__ void store_joined(const mma_tile &at, int pass) const {
-        int parts = static_cast<int>(gridDim.y), rank = static_cast<int>(blockIdx.y);
-        constexpr int ALL = Job::SIDES == 1 ? PASS * (WIDE_HEIGHT / 2) : PASS * (HEIGHT / 32);
-        constexpr int EACH = Job::SIDES == 1 ? WIDE_THREADS : WIDE_THREADS / WARP;
-        int share = (ALL + parts - 1) / parts,
-            end = (rank + 1) * share < ALL ? (rank + 1) * share : ALL;
-        int mine = Job::SIDES == 1 ? static_cast<int>(threadIdx.x) : warp_id();
-        for (int e = rank * share + mine; e < end; e += EACH) {
+
+    /* A warp a column. The blocks of a cluster have a part each; every one joins and stores its share
+     * of the sums. */
+    __device__ void store_sums(const mma_tile &at, int pass) const {
+        int parts = SPLIT ? static_cast<int>(gridDim.y) : 1;
+        int rank = SPLIT ? static_cast<int>(blockIdx.y) : 0;
+        constexpr int WARPS = WIDE_MULTIPLY / WARP;
+        int32_t columns = at.columns - pass * PASS < PASS ? at.columns - pass * PASS : PASS;
+        for (int column = warp_id() + WARPS * rank; column < columns; column += WARPS * parts) {
+            const float *y = joint + column * PITCH;
             if constexpr (Job::SIDES == 1) {
-                int column = e / (WIDE_HEIGHT / 2), row = e % (WIDE_HEIGHT / 2) * 2;
-                float2 sum = cluster_sum(joint + column * PITCH + row);
-                job.store2(at, row, pass * PASS + column, sum.x, sum.y);
-            } else { /* a warp a column and 32 channels: pairs are read, a lane takes its own */
-                int column = e / (HEIGHT / 32), row = e % (HEIGHT / 32) * 32, odd = lane_id() % 2;
-                if (pass * PASS + column >= at.columns) continue;
-                const float *y = joint + column * PITCH + row + lane_id() - odd;
-                float2 gate = cluster_sum(y), up = cluster_sum(y + HEIGHT);
-                job.finish(at, row, pass * PASS + column, odd ? gate.y : gate.x, odd ? up.y : up.x);
-            }
-        }
-    }
-
-    __device__ void store_tile(const mma_tile &at, const float (&total)[SUMS]) const {
-        for (int pass = 0; pass * PASS < at.columns; pass++) {
-            if constexpr (!KEEPS) put_sums(total, pass);
-            if constexpr (SPLIT) {
-                cluster_sync_aligned();
-                store_joined(at, pass);
-                cluster_sync_aligned();
+                job.store4(at, 4 * lane_id(), pass * PASS + column, joined4(y + 4 * lane_id()));
             } else {
-                __syncthreads();
+#pragma unroll
+                for (int row = 0; row < HEIGHT; row += WARP) /* each lane its own of a channel */
+                    job.finish(at, row, pass * PASS + column, joined(y + row + lane_id()),
+                               joined(y + row + lane_id() + HEIGHT));
+            }
+        }
+    }
+    __device__ void store_tile(const mma_tile &at, const float (&total)[SUMS]) const {
+#pragma unroll 1
+        for (int pass = 0; pass * PASS < at.columns; pass++) {
+            if constexpr (SPLIT) {
+                cluster_sync_aligned(); /* all are done with their rings, or with reading sums */
+                put_sums(total, pass);
+                cluster_sync_aligned();
                 store_sums(at, pass);
-                __syncthreads();
+            } else {
+                multipliers_meet();
+                put_sums(total, pass);
+                multipliers_meet();
+                store_sums(at, pass);
             }
         }
     }
 
-    __device__ void run() {
-        cursor next = {};
-        next.item = static_cast<int32_t>(blockIdx.x), next.stage = first_stage;
-        begin_tile(next);
-#pragma unroll
-        for (int i = 0; i < DEPTH - 2; i++) issue(next, i);
-        int slot = 0;
-        for (int32_t item = static_cast<int32_t>(blockIdx.x); item < n_items; item += step) {
+    __device__ void multiply_all() const {
+        place at = {0, 0};
+        int known = 0;
+        for (int32_t item = static_cast<int32_t>(blockIdx.x); item < n_items;
+             item += static_cast<int32_t>(gridDim.x)) {
             float total[SUMS] = {};
-            mma_tile at = job.tile(item, HEIGHT, N);
-            int32_t columns = multiplied(at.columns);
-            bool same = at.row % 16 == 0;
+            barrier_wait(shared_address(&part->full[at.slot]), at.parity); /* the tile is known */
+            const mma_tile &tile = part->tile[known];
+            int32_t columns = multiplied(tile.columns);
             if (N <= 32 || columns == 32)
-                multiply_tile<32>(same, next, slot, total);
+                multiply_tile<32>(at, total);
             else if (N <= 64 || columns == 64)
-                multiply_tile<N <= 64 ? N : 64>(same, next, slot, total);
+                multiply_tile < N<64 ? N : 64>(at, total);
+            else if (columns == 96)
+                multiply_tile < N<96 ? N : 96>(at, total);
             else
-                multiply_tile<N>(same, next, slot, total);
-            asm volatile("" : "+r"(item)); /* look again: registers are short in between */
-            store_tile(job.tile(item, HEIGHT, N), total);
+                multiply_tile<N>(at, total);
+            store_tile(tile, total);
+            known = known + 1 == KNOWN ? 0 : known + 1;
+        }
+    }
+
+    __device__ void make_barriers() const {
+        if (threadIdx.x != 0) return;
+        for (int i = 0; i < DEPTH; i++) {
+            barrier_init(shared_address(&part->full[i]), 1);
+            barrier_init(shared_address(&part->empty[i]), WIDE_MULTIPLY / WARP);
+        }
+        barriers_made();
+    }
+
+    __device__ void run() const {
+        make_barriers();
+        __syncthreads();
+        if (threadIdx.x >= WIDE_MULTIPLY) {
+            fewer_registers<BLOCKS == 2 ? 40 : 56>();
+            if (warp_id() == WIDE_MULTIPLY / WARP) copy_all();
+        } else {
+            more_registers<BLOCKS == 2 ? 96 : 224>();
+            multiply_all();
+            if constexpr (SPLIT) cluster_sync_aligned(); /* no block ends while others read */
         }
     }
 };
@@ -403,8 +356,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS, mma_wide<Job, N, SPLIT>::
     extern __shared__ __align__(128) uint8_t mma_shared[];
     await_kernels_before();
     let_kernels_begin();
-    mma_wide<Job, N, SPLIT> wide(job, mma_shared);
-    wide.run();
+    mma_wide<Job, N, SPLIT>(job, mma_shared).run();
 }
 
 #endif

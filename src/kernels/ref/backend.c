@@ -159,6 +159,7 @@ di_status di_backend_create_ref(di_numerics numerics, di_backend **out, di_error
         .alloc = alloc,
         .free = free_memory,
         .bind = bind,
+        .bind_matrix = di_bind_as_stored,
         .upload = upload,
         .download = download,
         .copy = copy,
