@@ -122,7 +122,7 @@ test('tools, until the answer: whole and streamed', async () => {
         assert.deepEqual(run, [wanted.arguments, wanted.arguments]);
         assert.equal(await stream.text, task.answer);
         const last = (await stream.steps)[1];
-        assert.ok(last.usage.cachedInputTokens > 0, 'the first step is found again');
+        assert.ok(last.usage.inputTokenDetails.cacheReadTokens > 0, 'the first step is found again');
     }
 });
 
