@@ -100,9 +100,9 @@ test('a length that does not fit is told with both numbers', async () => {
 // ---- Signs of life ----
 
 // A tool whose call takes long: its one argument has no end before many characters.
-const slowTool = { name: 'write', description: 'Writes.', parameters: { type: 'object',
-    additionalProperties: false, required: ['text'],
-    properties: { text: { type: 'string', minLength: 1200, maxLength: 1300 } } } };
+const slowTool = (least) => ({ name: 'write', description: 'Writes.', strict: true, parameters: {
+    type: 'object', additionalProperties: false, required: ['text'],
+    properties: { text: { type: 'string', minLength: least, maxLength: least + 100 } } } });
 const required = { chat: 'required', responses: 'required', messages: { type: 'any' } };
 // Answers that do not end by themselves: the end token is banned, or a long string is asked for.
 const endless = {
@@ -168,7 +168,7 @@ test('signs of life while a long prompt is read', async () => {
 test('signs of life while a call is withheld', async () => {
     await each(async (name, streamed) => {
         const c = listen(name, streamed, { ...dialects[name].body({ thinking: false, length: 2000,
-            tools: [{ ...slowTool, strict: true }] }, [{ user: 'Write.' }]),
+            tools: [slowTool(1200)] }, [{ user: 'Write.' }]),
         tool_choice: required[name] });
         await c.all(60);
         const got = understand(name, streamed, c.answer());
@@ -189,13 +189,15 @@ test('who leaves leaves nothing behind: waiting, in the prompt, in the answer, i
         const running = async () => (await metric(server, 'deepinfer:num_requests_running')) > 0;
         const bodies = [
             endless[name](d.body({ thinking: false, length: 6000 }, [{ user: 'Go on.' }])),
-            { ...d.body({ thinking: false, length: 6000, tools: [slowTool] }, [{ user: 'Write.' }]),
+            { ...d.body({ thinking: false, length: 6000, tools: [slowTool(9000)] },
+                [{ user: 'Write.' }]),
                 tool_choice: required[name] },
-            d.body({ thinking: false, length: 2000 }, [{ user: long }])];
+            endless[name](d.body({ thinking: false, length: 4000 }, [{ user: long }]))];
         for (const body of bodies) {
             const c = listen(name, streamed, body), waiting = listen(name, streamed, body);
-            await eventually('both are there', async () => await running() &&
-                (await metric(server, 'deepinfer:num_requests_waiting')) === 1);
+            await eventually(`both are there: ${name}, streamed: ${streamed}`,
+                async () => await running() &&
+                    (await metric(server, 'deepinfer:num_requests_waiting')) === 1);
             waiting.socket.destroy();
             c.socket.end(); // and half closed
             await idle();
