@@ -26,6 +26,26 @@ enum { N_READERS = sizeof readers / sizeof *readers };
 static di_engine *engine;
 static di_server server;
 
+/* One that bodies can go on from. */
+static void keep_response(void) {
+    di_buffer given = DI_BUFFER_EMPTY, answer = DI_BUFFER_EMPTY;
+    di_buffer_puts(&given, "{\"role\":\"user\",\"content\":\"Hi\"}");
+    di_buffer_puts(&answer,
+                   "{\"id\":\"rs_a_0\",\"type\":\"reasoning\",\"summary\":[{\"text\":\"Hm\"}]},"
+                   "{\"id\":\"fc_a_0\",\"type\":\"function_call\",\"call_id\":\"call_a_0_0\","
+                   "\"name\":\"f\",\"arguments\":\"{}\"}");
+    server.stored = di_stored_create(1 << 20);
+    REQUIRE(server.stored && !given.failed && !answer.failed);
+    di_stored_put(server.stored, &(di_stored_response){.id = "resp_a",
+                                                       .owner = "",
+                                                       .previous = "",
+                                                       .given = &given,
+                                                       .answer = &answer,
+                                                       .body = &answer});
+    di_buffer_free(&given);
+    di_buffer_free(&answer);
+}
+
 static void open_engine_once(void) {
     di_engine_options options = di_engine_options_defaults();
     di_error error;
@@ -38,6 +58,8 @@ static void open_engine_once(void) {
     options.window_cache = 0;
     REQUIRE(di_engine_open(DI_SOURCE_DIR "/models/demo", &options, &engine, &error) == DI_OK);
     server.env = di_request_env_of(engine);
+    server.options.response_store = server.options.max_body = 1 << 20;
+    keep_response();
     REQUIRE(di_grammars_create(server.env.tokenizer, server.env.vocab_size,
                                di_engine_get_info(engine).eos_token, DI_GRAMMARS_BYTES,
                                &server.env.grammars, &error) == DI_OK);
@@ -91,6 +113,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             if (g.work_request.given) {
                 di_buffer text = DI_BUFFER_EMPTY;
                 di_buffer_printf(&text, "{%s}", g.work_request.given);
+                check_json(text.data, text.size);
+                di_buffer_clear(&text);
+                di_buffer_printf(&text, "[%s]",
+                                 g.work_request.items.data ? g.work_request.items.data : "");
                 check_json(text.data, text.size);
                 di_buffer_free(&text);
             }

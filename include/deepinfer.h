@@ -320,7 +320,9 @@ typedef struct di_request_end {
     int32_t choice;
     di_end end;
     int64_t n_prompt, n_cached; /* tokens; n_cached: of the prompt, not computed again */
-    const char *message;        /* DI_END_FAILED */
+    int64_t n_found;     /* of the prompt, in the cache; all may have to be computed again for
+                                   their windows, which are not kept with them */
+    const char *message; /* DI_END_FAILED */
 } di_request_end;
 
 typedef struct di_request {

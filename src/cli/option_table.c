@@ -223,6 +223,11 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_MAX_BODY] = {.name = "max-body", .type = DI_TYPE_SIZE, .group = DI_GROUP_OUTPUT,
         .value = "BYTES", .min = 1024, .max = 1073741824.0, .default_value = "32M",
         .verbs = SERVE, .help = "Largest request."},
+    [DI_OPT_RESPONSE_STORE] = {.name = "response-store", .type = DI_TYPE_SIZE,
+        .group = DI_GROUP_OUTPUT, .value = "BYTES", .min = 0, .max = 1099511627776.0,
+        .default_value = "64M", .verbs = SERVE,
+        .help = "Memory for responses that clients may go on from by previous_response_id, unless "
+                "they say store false. What was not used for longest goes first; 0 keeps none."},
     [DI_OPT_KEEP_ALIVE] = {.name = "keep-alive", .type = DI_TYPE_REAL, .group = DI_GROUP_OUTPUT,
         .value = "X", .unit = "seconds", .min = 0.1, .max = 86400, .default_value = "10",
         .verbs = SERVE,

@@ -173,6 +173,7 @@ static di_status begin(di_core *core, core__sequence *s, const hits *found, di_e
     if (again > s->n_done) core->stats.replayed_rows += (uint64_t)(again - s->n_done);
     if (r->n_cached < 0) {
         r->n_cached = s->n_done < r->n_prompt ? s->n_done : r->n_prompt;
+        r->n_found = (int64_t)pages->n_named * DI_PAGE_TOKENS;
         core->stats.prompt_tokens += (uint64_t)r->n_prompt;
         core->stats.cached_tokens += (uint64_t)r->n_cached;
     }

@@ -75,6 +75,7 @@ struct core__request {
     int64_t n_known;  /* tokens that were submitted: the prompt and what is given of the answer */
     int64_t cut;      /* rows below it run below the decoder-side cut only; 0: no cut */
     int64_t n_cached; /* of the first admission, -1 before */
+    int64_t n_found;  /* then: tokens whose pages were there */
     int32_t n_open;   /* choices that are not done */
     int32_t n_flying; /* mentions in steps that were not read */
     bool forked;      /* the prompt was computed, its choices go their own ways */

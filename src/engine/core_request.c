@@ -205,6 +205,7 @@ void core__end(di_core *core, core__sequence *s, di_finish finish, const char *m
                                                      .finish = finish,
                                                      .n_prompt = r->n_prompt,
                                                      .n_cached = r->n_cached > 0 ? r->n_cached : 0,
+                                                     .n_found = r->n_found,
                                                      .n_answer = s->n_ids - r->n_prompt,
                                                      .message = message});
     core->telling = telling;

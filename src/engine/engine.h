@@ -97,8 +97,10 @@ typedef struct di_core_result {
     int32_t choice;
     di_finish finish;
     /* Tokens; n_cached: of the prompt, found in the cache and not run again, by the first choice.
-     * n_answer: of the answer as far as it is known, given ones included, reported or not. */
-    int64_t n_prompt, n_cached, n_answer;
+     * n_found: those whose pages were found; rows of all of them may have had to run again for
+     * their windows. n_answer: of the answer as far as it is known, given ones included, reported
+     * or not. */
+    int64_t n_prompt, n_cached, n_found, n_answer;
     const char *message; /* DI_FINISH_ERROR */
 } di_core_result;
 

@@ -393,10 +393,11 @@ static void answer_preflight(di_conn *conn, const http_head *head) {
     http_text asked = http_get(head, "access-control-request-headers");
     bool plain = asked.data && asked.size < 1000;
     char more[1300];
-    snprintf(more, sizeof more,
-             "Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: %.*s\r\n"
-             "Access-Control-Max-Age: 600\r\n",
-             plain ? (int)asked.size : 13, plain ? asked.data : "authorization");
+    snprintf(
+        more, sizeof more,
+        "Access-Control-Allow-Methods: GET, POST, DELETE\r\nAccess-Control-Allow-Headers: %.*s\r\n"
+        "Access-Control-Max-Age: 600\r\n",
+        plain ? (int)asked.size : 13, plain ? asked.data : "authorization");
     respond(conn, 200, NULL, more, &body);
 }
 
@@ -613,6 +614,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer) {
     }
     process(conn);
 }
+
+const char *conn_owner(const di_conn *conn) { return conn->key ? conn->key->name : ""; }
 
 uint32_t conn_client(const di_conn *conn) {
     uint32_t hash = 2166136261u; /* FNV-1a: who shares a place with another shares his turns */

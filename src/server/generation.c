@@ -7,7 +7,7 @@
 #include <sys/random.h>
 
 #include "base/error.h"
-#include "server/server_internal.h"
+#include "server/read_internal.h"
 
 enum {
     HIGH_WATER = 256 << 10,  /* bytes that wait for a client before the next are made of events */
@@ -32,6 +32,7 @@ static di_generation *create(di_conn *conn) {
     if (g->after) g->after->before = g;
     server->generations = g;
     memcpy(g->request_id, conn->request_id, sizeof g->request_id);
+    snprintf(g->owner, sizeof g->owner, "%s", conn_owner(conn));
     snprintf(g->route, sizeof g->route, "%s", conn->route->path);
     g->work.data = g;
     conn->generation = g;
@@ -94,13 +95,18 @@ static size_t count_nodes(const char *text, size_t size) {
     return n;
 }
 
+di_status read_json(const di_buffer *text, const char *what, di_arena *arena, const di_json **out,
+                    di_error *error) {
+    const char *data = text->data ? text->data : "";
+    if (count_nodes(data, text->size) > MAX_NODES) {
+        return di_fail(error, DI_ERR_INVALID, "%s has more than %d values", what, MAX_NODES);
+    }
+    return di_json_parse(data, text->size, what, arena, out, error);
+}
+
 static di_status read_body(di_generation *g, di_arena *arena, di_error *error) {
     const di_json *body;
-    const char *text = g->work_body.data ? g->work_body.data : "";
-    if (count_nodes(text, g->work_body.size) > MAX_NODES) {
-        return di_fail(error, DI_ERR_INVALID, "the body has more than %d values", MAX_NODES);
-    }
-    DI_TRY(di_json_parse(text, g->work_body.size, "the body", arena, &body, error));
+    DI_TRY(read_json(&g->work_body, "the body", arena, &body, error));
     if (body->type != DI_JSON_OBJECT) {
         return di_fail(error, DI_ERR_INVALID, "the body must be a JSON object");
     }
@@ -149,6 +155,10 @@ static void answer_error(di_generation *g) {
     di_conn *conn = g->conn;
     if (g->work_error.status == DI_ERR_LIMIT) {
         refuse_length(g, &g->work_error);
+        return;
+    }
+    if (g->work_code) {
+        refuse(g, 400, g->work_code, 0, g->work_error.message);
         return;
     }
     conn->generation = NULL;
@@ -209,7 +219,7 @@ static bool has_room(const di_server *server, int64_t n, size_t bytes) {
 static size_t bytes_of(const di_gen_request *r) {
     size_t n = 0;
     for (int32_t i = 0; i < r->n_prompts; i++) n += r->prompts[i].size;
-    return n * sizeof(int32_t);
+    return n * sizeof(int32_t) + r->items.size;
 }
 
 static void take_place(di_generation *g, int64_t n, size_t bytes) {
@@ -294,8 +304,25 @@ void generation_start(di_conn *conn, di_read_fn read) {
 
 /* ---- The answer ---- */
 
-static void keep_turns(const di_generation *g) {
+static void keep_response(di_generation *g) {
+    const di_gen_request *r = &g->job->request;
+    char id[DI_STORED_ID];
+    di_buffer body = DI_BUFFER_EMPTY;
+    di_writer_whole(&g->writer, &body);
+    snprintf(id, sizeof id, "resp_%s", g->writer.id);
+    di_stored_put(g->server->stored, &(di_stored_response){.id = id,
+                                                           .owner = g->owner,
+                                                           .previous = r->previous,
+                                                           .given = &r->items,
+                                                           .answer = &g->writer.items,
+                                                           .body = &body});
+    di_buffer_free(&body);
+}
+
+/* What a client may come back with, before it can. */
+static void keep(di_generation *g) {
     if (g->job->request.has_tools) di_writer_keep_turns(&g->writer, g->server->env.turns);
+    if (g->job->request.stores && !g->writer.failed) keep_response(g);
 }
 
 /* The connection tells the log of it as it ends. */
@@ -335,7 +362,7 @@ static void pump_stream(di_generation *g) {
     di_buffer out = DI_BUFFER_EMPTY;
     di_writer_events(&g->writer, &g->events, g->done, &out);
     di_buffer_clear(&g->events);
-    if (g->done) keep_turns(g); /* before the client can come back with them */
+    if (g->done) keep(g);
     if (out.size > 0 || out.failed) conn_write(g->conn, &out);
     if (g->conn && g->done) end(g);
 }
@@ -351,7 +378,7 @@ void generation_pump(di_generation *g) {
     di_buffer_free(&none);
     di_buffer_clear(&g->events);
     if (!g->done) return;
-    keep_turns(g);
+    keep(g);
     answer_whole(g);
 }
 

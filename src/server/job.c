@@ -169,6 +169,7 @@ static void on_end(void *user, const di_request_end *e) {
                          .stop = di_reader_stop(c->reader),
                          .n_prompt = e->n_prompt + (int64_t)c->n_prompt,
                          .n_cached = e->n_cached,
+                         .n_found = e->n_found,
                          .seconds = c->last - c->first};
     if (!job->failed && di_reader_finish(c->reader, &error) != DI_OK) job->failed = true;
     if (job->failed) {

@@ -1,5 +1,5 @@
-/* Bodies of OpenAI's Responses, rendered as the conversation of its older dialect. Nothing is stored
- * here: a conversation comes whole with every request. */
+/* Bodies of OpenAI's Responses, rendered as the conversation of its older dialect. It comes whole with
+ * every request, or goes on from a response that was kept (stored.h). */
 #include <string.h>
 
 #include "base/error.h"
@@ -9,6 +9,8 @@
 #include "server/openai_request.h"
 #include "server/read_internal.h"
 
+enum { MAX_REFERENCES = 4096 }; /* to items that were kept; each takes a search */
+
 /* ---- The conversation ----
  *
  * What the model did stands in several items (reasoning, message, function_call); they become one
@@ -17,6 +19,9 @@ typedef struct builder {
     di_buffer *out;
     int n;     /* messages */
     bool open; /* one of the assistant is being gathered: */
+    di_generation *g;
+    di_arena *arena; /* of trees that are read on the way */
+    int n_references;
     di_buffer thought, text, calls;
     int n_calls;
 } builder;
@@ -144,7 +149,30 @@ static di_status add_result(builder *b, const di_json *item, int index, di_error
     return DI_OK;
 }
 
+static di_status add_item(builder *b, const di_json *item, int index, di_error *error);
+
+/* An item of a response that was kept, by its id. */
+static di_status add_reference(builder *b, const di_json *item, int index, di_error *error) {
+    const di_json *found;
+    di_buffer text = DI_BUFFER_EMPTY;
+    DI_TRY(need_text(item, "id", index, error));
+    if (b->n_references++ == MAX_REFERENCES) {
+        return di_fail(error, DI_ERR_UNSUPPORTED, "input: there are more than %d references",
+                       MAX_REFERENCES);
+    }
+    const char *id = di_field(item, "id")->text;
+    di_status status = DI_OK;
+    if (!di_stored_find(b->g->server->stored, id, b->g->owner, &text)) {
+        status = di_fail(error, DI_ERR_INVALID,
+                         "input[%d].id: there is no item '%.60s' here; send it itself", index, id);
+    }
+    if (status == DI_OK) status = di_build_parse(&text, b->arena, &found, error);
+    di_buffer_free(&text);
+    return status == DI_OK ? add_item(b, found, index, error) : status;
+}
+
 static di_status add_item(builder *b, const di_json *item, int index, di_error *error) {
+    if (is_type(item, "item_reference")) return add_reference(b, item, index, error);
     if (is_type(item, "function_call")) return add_call(b, item, index, error);
     if (is_type(item, "function_call_output")) return add_result(b, item, index, error);
     if (is_type(item, "reasoning")) {
@@ -160,7 +188,8 @@ static di_status add_item(builder *b, const di_json *item, int index, di_error *
                    "input[%d].type: items of this type are not supported", index);
 }
 
-static di_status add_input(builder *b, const di_json *body, di_error *error) {
+/* past: items of the conversation so far, or NULL. */
+static di_status add_input(builder *b, const di_json *body, const di_json *past, di_error *error) {
     const di_json *input = di_field(body, "input"), *system = di_field(body, "instructions");
     int index = 0, n = 1;
     if (system && system->type != DI_JSON_STRING) {
@@ -173,7 +202,11 @@ static di_status add_input(builder *b, const di_json *body, di_error *error) {
         di_buffer_putc(b->out, '}');
     }
     if (!input || input->length == 0) return di_field_wrong("input", "a text or a list", error);
+    for (const di_json *i = past ? past->first : NULL; i; i = i->next) {
+        DI_TRY(add_item(b, i, index, error));
+    }
     if (input->type == DI_JSON_STRING) {
+        close_assistant(b);
         n = 1;
         di_build_next(b->out, &b->n);
         di_buffer_puts(b->out, "{\"role\":\"user\"");
@@ -189,10 +222,11 @@ static di_status add_input(builder *b, const di_json *body, di_error *error) {
     return DI_OK;
 }
 
-static di_status build_messages(const di_json *body, di_buffer *out, di_error *error) {
-    builder b = {.out = out};
+static di_status build_messages(di_generation *g, const di_json *body, const di_json *past,
+                                di_arena *arena, di_buffer *out, di_error *error) {
+    builder b = {.out = out, .g = g, .arena = arena};
     di_buffer_putc(out, '[');
-    di_status status = add_input(&b, body, error);
+    di_status status = add_input(&b, body, past, error);
     di_buffer_putc(out, ']');
     di_buffer_free(&b.thought);
     di_buffer_free(&b.text);
@@ -229,34 +263,82 @@ static di_status build_tools(const di_json *tools, di_buffer *out, di_error *err
 
 /* What would change the answer and is not here. */
 static di_status check_supported(const di_json *body, di_error *error) {
-    static const char *const stateful[] = {"previous_response_id", "conversation", "prompt"};
+    static const char *const stateful[] = {"conversation", "prompt"};
     bool background = false;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         if (!di_field(body, stateful[i])) continue;
         return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "%s: nothing is stored here; send the whole conversation in input",
+                       "%s: there are none here; send the whole conversation in input, or go on "
+                       "by previous_response_id",
                        stateful[i]);
     }
     DI_TRY(di_field_bool(body, "background", &background, error));
     if (background) {
-        return di_fail(error, DI_ERR_UNSUPPORTED, "background: nothing is stored here");
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "background: an answer is made while its client waits");
     }
     return DI_OK;
 }
 
-static di_status read_prompt(di_gen_request *r, const di_json *body, const di_request_env *env,
-                             di_arena *arena, di_error *error) {
-    const di_json *messages = NULL, *tools = NULL, *given = di_field(body, "tools");
+/* *past: the items of the conversation that it goes on from, or NULL. */
+static di_status read_past(di_generation *g, const di_json *body, di_arena *arena,
+                           const di_json **past, di_error *error) {
+    const char *id = NULL;
+    di_buffer text = DI_BUFFER_EMPTY;
+    *past = NULL;
+    g->work_request.previous = "";
+    DI_TRY(di_field_text(body, "previous_response_id", &id, error));
+    if (!id) return DI_OK;
+    di_buffer_putc(&text, '[');
+    di_status status =
+        di_stored_items(g->server->stored, id, g->owner, g->server->options.max_body, &text, error);
+    if (status == DI_ERR_INVALID) g->work_code = "previous_response_not_found";
+    di_buffer_putc(&text, ']');
+    if (status == DI_OK) status = read_json(&text, "previous_response_id: it", arena, past, error);
+    di_buffer_free(&text);
+    if (status != DI_OK) return status;
+    return di_gen_request_copy(&g->work_request, id, strlen(id), &g->work_request.previous, error);
+}
+
+/* What is kept of the request, if it is to be. */
+static di_status read_store(di_generation *g, const di_json *body, di_error *error) {
+    di_gen_request *r = &g->work_request;
+    const di_json *input = di_field(body, "input");
+    int n = 0;
+    r->stores = true;
+    DI_TRY(di_field_bool(body, "store", &r->stores, error));
+    r->stores = r->stores && g->server->options.response_store > 0;
+    if (!r->stores) return DI_OK;
+    if (input->type == DI_JSON_STRING) {
+        di_buffer_puts(&r->items, "{\"role\":\"user\"");
+        n = 1;
+        di_build_member(&r->items, &n, "content", input);
+        di_buffer_putc(&r->items, '}');
+    }
+    for (const di_json *i = input->type == DI_JSON_ARRAY ? input->first : NULL; i; i = i->next) {
+        di_build_next(&r->items, &n);
+        di_json_write(&r->items, i);
+    }
+    return r->items.failed ? di_fail(error, DI_ERR_MEMORY, "out of memory: input") : DI_OK;
+}
+
+static di_status read_prompt(di_generation *g, const di_json *body, di_arena *arena,
+                             di_error *error) {
+    di_gen_request *r = &g->work_request;
+    const di_json *past, *messages = NULL, *tools = NULL, *given = di_field(body, "tools");
     const di_json *reasoning = di_field(body, "reasoning");
     di_prompt_options options = di_prompt_options_defaults();
     di_buffer text = DI_BUFFER_EMPTY;
-    const char *effort = NULL;
+    const char *effort = NULL, *summary = NULL;
     if (reasoning && reasoning->type != DI_JSON_OBJECT) {
         return di_field_wrong("reasoning", "an object", error);
     }
     DI_TRY(di_field_text(reasoning, "effort", &effort, error));
+    DI_TRY(di_field_text(reasoning, "summary", &summary, error));
+    r->summary = summary != NULL;
     if (effort) DI_TRY(di_gen_request_copy(r, effort, strlen(effort), &options.effort, error));
-    di_status status = build_messages(body, &text, error);
+    DI_TRY(read_past(g, body, arena, &past, error));
+    di_status status = build_messages(g, body, past, arena, &text, error);
     if (status == DI_OK) status = di_build_parse(&text, arena, &messages, error);
     if (status == DI_OK && given && given->length > 0) {
         status = build_tools(given, &text, error);
@@ -264,7 +346,7 @@ static di_status read_prompt(di_gen_request *r, const di_json *body, const di_re
     }
     di_buffer_free(&text);
     if (status != DI_OK) return status;
-    return di_openai_read_messages(r, messages, tools, &options, env, error);
+    return di_openai_read_messages(r, messages, tools, &options, &g->server->env, error);
 }
 
 /* Members that the response repeats, as they came or as they count without. */
@@ -316,9 +398,10 @@ di_status read_responses(di_generation *g, const di_json *body, di_error *error)
     DI_TRY(di_field_bool(body, "stream", &r->stream, error));
     DI_TRY(check_supported(body, error));
     DI_TRY(di_constraint_read(r, body, env, error));
-    di_status status = read_prompt(r, body, env, &arena, error);
+    di_status status = read_prompt(g, body, &arena, error);
     di_arena_free(&arena);
     if (status != DI_OK) return status;
+    DI_TRY(read_store(g, body, error));
     DI_TRY(repeat(r, body, error));
     return read_check(r, env, error);
 }

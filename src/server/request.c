@@ -19,6 +19,7 @@ void di_gen_request_free(di_gen_request *request) {
     for (int32_t i = 0; i < request->n_prompts; i++) di_ids_free(&request->prompts[i]);
     free(request->prompts);
     di_grammar_release(request->grammar);
+    di_buffer_free(&request->items);
     di_arena_free(&request->arena);
     memset(request, 0, sizeof *request);
 }

@@ -5,6 +5,7 @@
 #ifndef DI_SERVER_REQUEST_H
 #define DI_SERVER_REQUEST_H
 
+#include "base/buffer.h"
 #include "base/json.h"
 #include "deepinfer.h"
 
@@ -53,6 +54,10 @@ typedef struct di_gen_request {
     int n_turns, n_known_turns; /* that called tools; of them, put back as they were sampled */
     bool one_call;              /* the answer ends with its first tool call */
     const char *given;          /* Responses: what is given back, members of an object, or NULL */
+    bool summary;               /* Responses: thoughts are told as summaries */
+    bool stores;                /* Responses: the answer is kept, with: */
+    const char *previous;       /* the id of the response that this goes on from, or "" */
+    di_buffer items;            /* what came in `input`, JSON separated by commas */
 } di_gen_request;
 
 /* Start zeroed; free in any case. */

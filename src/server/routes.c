@@ -108,6 +108,35 @@ static void handle_metrics(di_conn *conn) {
     conn_respond(conn, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
+/* ---- Responses that were kept ---- */
+
+static void refuse_response(di_conn *conn) {
+    char message[320];
+    snprintf(message, sizeof message, "Response with id '%s' not found.", conn->detail);
+    conn_error(conn, 404, "response_not_found", 0, message);
+}
+
+static void handle_response(di_conn *conn) {
+    di_buffer body = DI_BUFFER_EMPTY;
+    if (di_stored_body(conn->server->stored, conn->detail, conn_owner(conn), &body)) {
+        conn_respond(conn, 200, NULL, &body);
+    } else {
+        refuse_response(conn);
+    }
+}
+
+static void handle_forget_response(di_conn *conn) {
+    di_buffer body = DI_BUFFER_EMPTY;
+    if (!di_stored_remove(conn->server->stored, conn->detail, conn_owner(conn))) {
+        refuse_response(conn);
+        return;
+    }
+    di_buffer_puts(&body, "{\"id\":");
+    di_lossy_write(&body, conn->detail, strlen(conn->detail));
+    di_buffer_puts(&body, ",\"object\":\"response\",\"deleted\":true}");
+    conn_respond(conn, 200, NULL, &body);
+}
+
 static void handle_chat(di_conn *conn) { generation_start(conn, read_chat); }
 static void handle_completion(di_conn *conn) { generation_start(conn, read_completion); }
 static void handle_responses(di_conn *conn) { generation_start(conn, read_responses); }
@@ -135,6 +164,8 @@ static const di_route routes[] = {
     {"POST", "/beta/completions", handle_completion, false, DI_DIALECT_COMPLETION},
     {"POST", "/v1/responses", handle_responses, false, DI_DIALECT_RESPONSES},
     {"POST", "/responses", handle_responses, false, DI_DIALECT_RESPONSES},
+    {"GET", "/v1/responses/", handle_response, false, DI_DIALECT_RESPONSES},
+    {"DELETE", "/v1/responses/", handle_forget_response, false, DI_DIALECT_RESPONSES},
     {"POST", "/v1/messages", handle_messages, false, DI_DIALECT_MESSAGES},
     {"POST", "/anthropic/v1/messages", handle_messages, false, DI_DIALECT_MESSAGES},
     {"POST", "/v1/messages/count_tokens", handle_count_tokens, false, DI_DIALECT_MESSAGES},
@@ -158,8 +189,11 @@ const di_route *di_route_find(http_text method, http_text path, http_text *detai
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         if (!matches(path, routes[i].path, detail)) continue;
         if (http_text_is(method, routes[i].method)) return &routes[i];
+        /* The only path with two methods is that of a response. */
+        *allow = *status == 405                         ? "GET, HEAD, DELETE"
+                 : strcmp(routes[i].method, "GET") == 0 ? "GET, HEAD"
+                                                        : routes[i].method;
         *status = 405;
-        *allow = strcmp(routes[i].method, "GET") == 0 ? "GET, HEAD" : routes[i].method;
     }
     return NULL;
 }

@@ -20,6 +20,7 @@ di_server_options di_server_options_defaults(void) {
                                .max_queue = 1024,
                                .max_connections = 16384,
                                .max_body = (size_t)32 << 20,
+                               .response_store = (size_t)64 << 20,
                                .keep_alive_s = 10,
                                .read_timeout_s = 20,
                                .idle_timeout_s = 75,
@@ -202,12 +203,27 @@ static void close_handle(uv_handle_t *handle, void *user) {
     if (!uv_is_closing(handle)) uv_close(handle, NULL);
 }
 
-static void set_up(di_server *server, di_engine *engine) {
+static di_status set_up(di_server *server, di_engine *engine, di_error *error) {
     server->info = di_engine_get_info(engine);
     server->env = di_request_env_of(engine);
     server->env.turns = di_turns_create(MAX_TURNS);
+    server->stored = di_stored_create(server->options.response_store);
     server->started = (int64_t)time(NULL);
     server->metrics.prompt_sizes.tokens = server->metrics.answer_sizes.tokens = true;
+    if (!server->env.turns || !server->stored) {
+        return di_fail(error, DI_ERR_MEMORY, "out of memory: server");
+    }
+    return di_grammars_create(server->env.tokenizer, server->env.vocab_size, server->info.eos_token,
+                              DI_GRAMMARS_BYTES, &server->env.grammars, error);
+}
+
+static void free_server(di_server *server) {
+    di_keys_free(&server->keys);
+    di_stored_destroy(server->stored);
+    di_turns_destroy(server->env.turns);
+    di_grammars_destroy(server->env.grammars);
+    di_buffer_free(&server->scratch);
+    free(server);
 }
 
 static di_status serve(di_server *server, di_engine *engine, di_error *error) {
@@ -228,23 +244,12 @@ di_status di_server_run(di_engine *engine, const di_server_options *options, di_
     di_server *server = calloc(1, sizeof *server);
     if (!server) return di_fail(error, DI_ERR_MEMORY, "out of memory: server");
     server->options = *options;
-    set_up(server, engine);
-    di_status status = server->env.turns
-                           ? di_grammars_create(server->env.tokenizer, server->env.vocab_size,
-                                                server->info.eos_token, DI_GRAMMARS_BYTES,
-                                                &server->env.grammars, error)
-                           : di_fail(error, DI_ERR_MEMORY, "out of memory: server");
+    di_status status = set_up(server, engine, error);
+    int code = status == DI_OK ? uv_loop_init(&server->loop) : 0;
+    if (code != 0) status = fail_uv(code, "cannot make an event loop", error);
     if (status != DI_OK) {
-        di_turns_destroy(server->env.turns);
-        free(server);
+        free_server(server);
         return status;
-    }
-    int code = uv_loop_init(&server->loop);
-    if (code != 0) {
-        di_grammars_destroy(server->env.grammars);
-        di_turns_destroy(server->env.turns);
-        free(server);
-        return fail_uv(code, "cannot make an event loop", error);
     }
     if (options->key_file) status = di_keys_load(&server->keys, options->key_file, error);
     signal(SIGPIPE, SIG_IGN);
@@ -254,10 +259,6 @@ di_status di_server_run(di_engine *engine, const di_server_options *options, di_
     uv_walk(&server->loop, close_handle, NULL);
     uv_run(&server->loop, UV_RUN_DEFAULT);
     uv_loop_close(&server->loop);
-    di_keys_free(&server->keys);
-    di_turns_destroy(server->env.turns);
-    di_grammars_destroy(server->env.grammars);
-    di_buffer_free(&server->scratch);
-    free(server);
+    free_server(server);
     return status;
 }

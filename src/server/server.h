@@ -23,6 +23,8 @@ typedef struct di_server_options {
     int64_t max_queue;    /* answers that may wait beside those that are computed; default 1024 */
     int64_t max_connections; /* default 16384 */
     size_t max_body;         /* bytes of a request; default 32 MiB */
+    size_t response_store;   /* bytes for responses that are kept (stored.h); 0: none; default 64
+                                MiB */
     double keep_alive_s;     /* a stream that has nothing to say says so this often; default 10 */
     double read_timeout_s;   /* for a head, and for a body that does not go on; default 20 */
     double idle_timeout_s;   /* of a connection between requests; default 75 */

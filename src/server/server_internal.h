@@ -11,6 +11,7 @@
 #include "server/metrics.h"
 #include "server/runner.h"
 #include "server/server.h"
+#include "server/stored.h"
 #include "server/writer.h"
 
 typedef struct di_server di_server;
@@ -94,6 +95,8 @@ void conn_write(di_conn *conn, di_buffer *data);
 void conn_end(di_conn *conn);
 /* Who it is, as a hash: a key, or an address. */
 uint32_t conn_client(const di_conn *conn);
+/* Whose what it keeps is: a key's name, or "" where there are no keys. */
+const char *conn_owner(const di_conn *conn);
 /* Bytes that wait for the client. */
 size_t conn_unsent(const di_conn *conn);
 
@@ -113,6 +116,7 @@ struct di_generation {
     di_buffer work_reply;        /* the body of an answer */
     di_job *work_job;
     di_error work_error;
+    const char *work_code; /* of that, where it has one of its own; or NULL */
 
     di_job *job;
     di_writer writer;
@@ -122,6 +126,7 @@ struct di_generation {
     di_buffer events; /* that came and are not written yet */
     bool done;        /* they are the last */
 
+    char owner[64]; /* see conn_owner */
     /* For the log, once the job is gone. */
     char request_id[40], route[40];
 };
@@ -155,6 +160,7 @@ struct di_server {
     uv_signal_t signals[3];
     di_runner *runner;
     di_keys keys;
+    di_stored *stored;
     di_metrics metrics;
     di_conn *conns;
     int64_t n_conns;

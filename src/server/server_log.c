@@ -60,17 +60,24 @@ static void log_client(const di_conn *conn, di_buffer *line) {
     if (conn->key) di_buffer_printf(line, " key=%s", conn->key->name);
 }
 
-/* Why nothing was found, and what of a conversation's calls was not ours: an agent that is slow for it
- * can be mended then. */
+/* Why nothing of the prompt was spared, and what of a conversation's calls was not ours: an agent that
+ * is slow for it can be mended then. Of prompts that are many, the longest way that was there counts. */
 static void log_cache(const di_generation *g, int64_t n_prompt, int64_t n_cached, di_buffer *line) {
     enum { PAGE = 64 }; /* tokens: what is found at a time */
     const di_gen_request *r = &g->job->request;
+    int64_t n_found = 0;
+    for (int32_t i = 0; i < g->writer.n_choices; i++) {
+        int64_t found = g->writer.choices[i].end.n_found;
+        if (found > n_found) n_found = found;
+    }
     if (n_cached == 0) {
         di_buffer_printf(line, " cache=%s",
                          !g->server->options.prefix_cache ? "off"
                          : n_prompt <= PAGE               ? "too_short"
+                         : n_found > 0                    ? "no_windows"
                                                           : "nothing_alike");
     }
+    if (n_cached == 0 && n_found > 0) di_buffer_printf(line, " found=%" PRId64, n_found);
     if (r->n_turns > 0) {
         di_buffer_printf(line, " turns_known=%d/%d", r->n_known_turns, r->n_turns);
     }

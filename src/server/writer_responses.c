@@ -11,34 +11,80 @@ static void event(di_writer *w, const char *type, di_buffer *out) {
                      w->sequence++);
 }
 
-static const char *item_prefix(di_event_kind kind) {
-    return kind == DI_EVENT_THOUGHT ? "rs" : "msg";
+/* What stands in an item of text, and what its events are called. */
+typedef struct part_names {
+    const char *item, *prefix, *begin; /* its type, that of its id, what stands before its parts */
+    const char *type, *part_end;       /* of a part, what stands behind its text */
+    const char *index, *part_added, *part_done, *delta, *done, *delta_end;
+} part_names;
+
+static const part_names message_names = {
+    .item = "message",
+    .type = "output_text",
+    .begin = "\"role\":\"assistant\",\"content\":[",
+    .prefix = "msg",
+    .part_end = ",\"annotations\":[],\"logprobs\":[]}",
+    .index = "content_index",
+    .part_added = "response.content_part.added",
+    .part_done = "response.content_part.done",
+    .delta = "response.output_text.delta",
+    .done = "response.output_text.done",
+    .delta_end = ",\"logprobs\":[]}\n\n",
+};
+static const part_names thought_names = {
+    .item = "reasoning",
+    .type = "reasoning_text",
+    .begin = "\"summary\":[],\"content\":[",
+    .prefix = "rs",
+    .part_end = "}",
+    .index = "content_index",
+    .part_added = "response.content_part.added",
+    .part_done = "response.content_part.done",
+    .delta = "response.reasoning_text.delta",
+    .done = "response.reasoning_text.done",
+    .delta_end = "}\n\n",
+};
+/* Who asks for summaries reads no thoughts elsewhere. */
+static const part_names summary_names = {
+    .item = "reasoning",
+    .type = "summary_text",
+    .begin = "\"summary\":[",
+    .prefix = "rs",
+    .part_end = "}",
+    .index = "summary_index",
+    .part_added = "response.reasoning_summary_part.added",
+    .part_done = "response.reasoning_summary_part.done",
+    .delta = "response.reasoning_summary_text.delta",
+    .done = "response.reasoning_summary_text.done",
+    .delta_end = "}\n\n",
+};
+
+static const part_names *names_of(const di_writer *w, di_event_kind kind) {
+    if (kind != DI_EVENT_THOUGHT) return &message_names;
+    return w->request->summary ? &summary_names : &thought_names;
 }
 
 /* ,"item_id":...,"output_index":...,"content_index":0 */
 static void place(const di_writer *w, di_buffer *out) {
-    di_buffer_printf(out, ",\"item_id\":\"%s_%.20s_%d\",\"output_index\":%d,\"content_index\":0",
-                     item_prefix(w->open_kind), w->id, w->n_blocks - 1, w->n_blocks - 1);
+    const part_names *names = names_of(w, w->open_kind);
+    di_buffer_printf(out, ",\"item_id\":\"%s_%.20s_%d\",\"output_index\":%d,\"%s\":0",
+                     names->prefix, w->id, w->n_blocks - 1, w->n_blocks - 1, names->index);
 }
 
-static void write_part(di_event_kind kind, const char *text, size_t size, di_buffer *out) {
-    bool thought = kind == DI_EVENT_THOUGHT;
-    di_buffer_puts(out, thought ? "{\"type\":\"reasoning_text\",\"text\":"
-                                : "{\"type\":\"output_text\",\"text\":");
+static void write_part(const part_names *names, const char *text, size_t size, di_buffer *out) {
+    di_buffer_printf(out, "{\"type\":\"%s\",\"text\":", names->type);
     di_json_write_string(out, text, size);
-    di_buffer_puts(out, thought ? "}" : ",\"annotations\":[],\"logprobs\":[]}");
+    di_buffer_puts(out, names->part_end);
 }
 
 /* text NULL: it begins, and has no content yet. */
-static void write_item(const di_writer *w, di_event_kind kind, const char *text, size_t size,
+static void write_item(const di_writer *w, const part_names *names, const char *text, size_t size,
                        di_buffer *out) {
     di_buffer_printf(out, "{\"id\":\"%s_%.20s_%d\",\"type\":\"%s\",\"status\":\"%s\",",
-                     item_prefix(kind), w->id, w->n_blocks - 1,
-                     kind == DI_EVENT_THOUGHT ? "reasoning" : "message",
+                     names->prefix, w->id, w->n_blocks - 1, names->item,
                      text ? "completed" : "in_progress");
-    di_buffer_puts(out, kind == DI_EVENT_THOUGHT ? "\"summary\":[],\"content\":["
-                                                 : "\"role\":\"assistant\",\"content\":[");
-    if (text) write_part(kind, text, size, out);
+    di_buffer_puts(out, names->begin);
+    if (text) write_part(names, text, size, out);
     di_buffer_puts(out, "]}");
 }
 
@@ -46,31 +92,33 @@ static void write_item(const di_writer *w, di_event_kind kind, const char *text,
 
 static void close_block(di_writer *w, di_buffer *out) {
     bool thought = w->open_kind == DI_EVENT_THOUGHT;
+    const part_names *names = names_of(w, w->open_kind);
     if (!w->open) return;
     w->open = false;
     const di_buffer *all = thought ? &w->choices[0].thought : &w->choices[0].text;
     const char *text = all->data + w->block_begin;
     size_t size = all->size - w->block_begin;
-    event(w, thought ? "response.reasoning_text.done" : "response.output_text.done", out);
+    event(w, names->done, out);
     place(w, out);
     di_buffer_puts(out, ",\"text\":");
     di_json_write_string(out, text, size);
-    di_buffer_puts(out, thought ? "}\n\n" : ",\"logprobs\":[]}\n\n");
-    event(w, "response.content_part.done", out);
+    di_buffer_puts(out, names->delta_end);
+    event(w, names->part_done, out);
     place(w, out);
     di_buffer_puts(out, ",\"part\":");
-    write_part(w->open_kind, text, size, out);
+    write_part(names, text, size, out);
     di_buffer_puts(out, "}\n\n");
     event(w, "response.output_item.done", out);
     di_buffer_printf(out, ",\"output_index\":%d,\"item\":", w->n_blocks - 1);
-    write_item(w, w->open_kind, text, size, out);
+    write_item(w, names, text, size, out);
     di_buffer_puts(out, "}\n\n");
     if (w->n_blocks > 1) di_buffer_putc(&w->items, ',');
-    write_item(w, w->open_kind, text, size, &w->items);
+    write_item(w, names, text, size, &w->items);
 }
 
 static void open_block(di_writer *w, di_event_kind kind, di_buffer *out) {
     const di_writer_choice *c = &w->choices[0];
+    const part_names *names = names_of(w, kind);
     if (w->open && w->open_kind == kind) return;
     close_block(w, out);
     w->open = true;
@@ -80,25 +128,25 @@ static void open_block(di_writer *w, di_event_kind kind, di_buffer *out) {
     w->block_begin = (kind == DI_EVENT_THOUGHT ? c->thought.size : c->text.size) - c->piece.size;
     event(w, "response.output_item.added", out);
     di_buffer_printf(out, ",\"output_index\":%d,\"item\":", w->n_blocks - 1);
-    write_item(w, kind, NULL, 0, out);
+    write_item(w, names, NULL, 0, out);
     di_buffer_puts(out, "}\n\n");
-    event(w, "response.content_part.added", out);
+    event(w, names->part_added, out);
     place(w, out);
     di_buffer_puts(out, ",\"part\":");
-    write_part(kind, "", 0, out);
+    write_part(names, "", 0, out);
     di_buffer_puts(out, "}\n\n");
 }
 
 static void piece(di_writer *w, int32_t choice, di_buffer *out) {
     const di_writer_choice *c = &w->choices[choice];
-    bool thought = c->kind == DI_EVENT_THOUGHT;
+    const part_names *names = names_of(w, c->kind);
     if (c->piece.size == 0) return;
     open_block(w, c->kind, out);
-    event(w, thought ? "response.reasoning_text.delta" : "response.output_text.delta", out);
+    event(w, names->delta, out);
     place(w, out);
     di_buffer_puts(out, ",\"delta\":");
     di_write_text(out, &c->piece);
-    di_buffer_puts(out, thought ? "}\n\n" : ",\"logprobs\":[]}\n\n");
+    di_buffer_puts(out, names->delta_end);
 }
 
 /* ---- Calls ---- */
@@ -180,7 +228,14 @@ static void write_response(const di_writer *w, const char *status, di_buffer *ou
     di_buffer_puts(out, ",\"output\":[");
     if (w->items.size > 0) di_buffer_append(out, w->items.data, w->items.size);
     if (w->items.failed) out->failed = true;
-    di_buffer_printf(out, "],\"previous_response_id\":null,\"store\":false,%s,", w->request->given);
+    di_buffer_puts(out, "],\"previous_response_id\":");
+    if (w->request->previous[0]) {
+        di_json_write_string(out, w->request->previous, strlen(w->request->previous));
+    } else {
+        di_buffer_puts(out, "null");
+    }
+    di_buffer_printf(out, ",\"store\":%s,%s,", w->request->stores ? "true" : "false",
+                     w->request->given);
     if (over && !failed) {
         write_usage(w, out);
     } else {

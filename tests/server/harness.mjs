@@ -17,10 +17,11 @@ export const test = (name, run) => cases.push({ name, run });
 export async function runTests() {
     let failed = 0;
     for (const { name, run } of cases) {
+        const begun = Date.now();
         console.log(`[ RUN      ] ${name}`);
         try {
             await run();
-            console.log(`[       OK ] ${name}`);
+            console.log(`[       OK ] ${name} (${Date.now() - begun} ms)`);
         } catch (error) {
             failed++;
             console.log(`[  FAILED  ] ${name}\n${error.stack}`);
