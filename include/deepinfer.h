@@ -320,6 +320,7 @@ typedef struct di_request_end {
     int32_t choice;
     di_end end;
     int64_t n_prompt, n_cached; /* tokens; n_cached: of the prompt, not computed again */
+    int64_t n_accepted;         /* of the answer: drafts that stood */
     const char *message;        /* DI_END_FAILED */
 } di_request_end;
 

@@ -187,6 +187,7 @@ static void on_end(void *user, const di_core_result *result) {
                                              .end = ends[result->finish],
                                              .n_prompt = result->n_prompt,
                                              .n_cached = result->n_cached,
+                                             .n_accepted = result->n_accepted,
                                              .message = result->message});
     }
     if (--r->n_open == 0) drop_record(r);

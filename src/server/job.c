@@ -164,6 +164,7 @@ static void on_end(void *user, const di_request_end *e) {
                          .stop = di_reader_stop(c->reader),
                          .n_prompt = e->n_prompt + (int64_t)c->n_prompt,
                          .n_cached = e->n_cached,
+                         .n_accepted = e->n_accepted,
                          .seconds = c->last - c->first};
     if (!job->failed && di_reader_finish(c->reader, &error) != DI_OK) job->failed = true;
     if (job->failed) {
