@@ -265,7 +265,6 @@ void core__spec_learn(di_core *core, core__sequence *s, const core__step *step, 
     }
     core->stats.draft_blocks += n_verified > 0;
     core->stats.accepted += (uint64_t)n_accepted;
-    s->n_accepted += n_accepted;
     di_spec_survivals(spec->calibration, s->law, spec->confidence, block, spec->now);
     move_survival(s, spec->now, block);
     average(spec, s->law, spec->now);

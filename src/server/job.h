@@ -46,7 +46,7 @@ typedef struct di_end_record {
     di_finish_reason reason;
     int stop; /* the stop text that ended it; -1: none */
     int64_t n_prompt, n_cached, n_answer, n_reasoning;
-    int64_t n_accepted; /* drafts that became tokens of it */
+    int64_t n_accepted; /* of the answer: drafts that stood */
     double seconds;     /* from its first token to its last */
 } di_end_record;
 
