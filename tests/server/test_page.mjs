@@ -120,6 +120,7 @@ test('a conversation: it thinks, answers, is edited, asked again, kept over a re
 
     await ask(page, 'What is 20 + 13?');
     assert.match(await (await answer(page)).locator('.prose').textContent(), /33/);
+    assert.ok(await thought.locator('.text').first().isVisible(), 'what is open stays open');
     await page.reload();
     assert.deepEqual(await page.locator('.user .text').allTextContents(),
         ['What is 12 + 13?', 'What is 20 + 13?']);
@@ -157,6 +158,7 @@ test('stop: by its button and by Esc; what came stays', async () => {
         await ask(page, 'Write.');
         const last = page.locator('.assistant').last();
         await last.locator('.prose', { hasText: 'abab' }).waitFor();
+        assert.equal(await page.getByRole('button', { name: /Edit|Regenerate/ }).count(), 0);
         await eventually('the speed is shown while it comes', async () =>
             /tokens\/s/.test(await page.locator('#speed').textContent()));
         if (way === 'button') await page.getByRole('button', { name: 'Stop' }).click();

@@ -8,7 +8,6 @@ import { Mistake, readParameters, system, key, startSettings, openSettings, clos
 
 let turns = load();
 let running = null; // {abort} of the answer that is coming
-let view = null;    // of the last turn
 
 // ---- Showing ----
 
@@ -16,21 +15,29 @@ const scroll = $('scroll');
 const atEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 48;
 const toEnd = () => { scroll.scrollTop = scroll.scrollHeight; };
 
-function viewOf(turn, index) {
-    const idle = !running, last = index === turns.length - 1;
-    if (turn.role === 'user') return userView(turn, { edit: idle ? (text) => edit(index, text) : null });
-    return answerView(turn, { copy, again: idle && last ? again : null, result: last ? giveResult : null });
+// Each turn has one view as long as it lives, so that what is open, chosen or focused in it stays.
+const views = new WeakMap();
+function viewOf(turn) {
+    if (!views.has(turn)) {
+        views.set(turn, turn.role === 'user' ? userView(turn, { edit })
+            : answerView(turn, { copy, again, result: giveResult }));
+    }
+    return views.get(turn);
 }
 
-function showAll() {
-    const views = turns.map(viewOf);
-    view = views.at(-1) ?? null;
-    $('messages').replaceChildren(...views.map(({ node }) => node));
-    views.forEach((one, i) => one.show(running !== null && i === views.length - 1));
+// What is about the last turn: whether it is the last, and whether it is coming.
+const stateOf = (turn) => ({ last: turn === turns.at(-1), idle: !running,
+    running: running !== null && turn === turns.at(-1) });
+
+function showAll(follow = true) {
+    const nodes = turns.map((turn) => viewOf(turn).node);
+    for (const old of [...$('messages').children]) if (!nodes.includes(old)) old.remove();
+    $('messages').append(...nodes.filter((node) => !node.isConnected));
+    for (const turn of turns) viewOf(turn).show(stateOf(turn));
     $('hello').hidden = turns.length > 0;
     $('send').hidden = running !== null;
     $('stop').hidden = running === null;
-    toEnd();
+    if (follow) toEnd();
 }
 
 // Once a frame at most, however fast pieces come, and a fifth of the time at most, however long the
@@ -42,7 +49,7 @@ function showLast() {
     requestAnimationFrame(() => {
         const begun = performance.now(), follow = atEnd();
         if (running) {
-            view.show(true);
+            viewOf(turns.at(-1)).show(stateOf(turns.at(-1)));
             $('speed').textContent = speedText(turns.at(-1));
             if (follow) toEnd();
         }
@@ -73,7 +80,6 @@ async function answer() {
     } catch (mistake) {
         if (!(mistake instanceof Mistake)) throw mistake;
         openSettings(mistake.field);
-        say(mistake.message);
         turns.push({ ...newAnswer(), problem: mistake.message });
         showAll();
         return;
@@ -99,7 +105,7 @@ async function answer() {
 function finish(turn) {
     const had = document.activeElement === $('stop');
     keepTurns();
-    showAll();
+    showAll(atEnd());
     $('speed').textContent = '';
     if (had) $('question').focus();
     if (turn.problem) return; // an alert says it
@@ -132,8 +138,9 @@ function withoutFailure(all) {
         ? all.slice(0, -1) : all;
 }
 
-function edit(index, text) {
-    turns = [...turns.slice(0, index), { role: 'user', content: text }];
+function edit(turn, text) {
+    if (running) return;
+    turns = [...turns.slice(0, turns.indexOf(turn)), { role: 'user', content: text }];
     keepTurns();
     $('question').focus();
     answer();

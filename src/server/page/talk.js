@@ -9,10 +9,14 @@ const place = 'deepinfer.conversation';
 export const newAnswer = () => ({ role: 'assistant', content: '', thought: '', calls: [], finish: null,
     problem: null, stopped: false, usage: null, tokens: 0, atFirst: 0, firstMs: null, decodeMs: 0 });
 
+// As this page writes it; another version of it may have left something else.
+const isTurn = (turn) => typeof turn?.content === 'string' && (turn.role === 'user' ||
+    (typeof turn.thought === 'string' && Array.isArray(turn.calls)));
+
 export function load() {
     try {
         const turns = JSON.parse(localStorage.getItem(place));
-        return Array.isArray(turns) ? turns : [];
+        return Array.isArray(turns) && turns.every(isTurn) ? turns : [];
     } catch {
         return [];
     }

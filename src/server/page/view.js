@@ -36,7 +36,7 @@ function figures(turn) {
 function thoughtNode(turn) {
     const summary = el('summary', {}), text = el('div', { class: 'text' });
     const node = el('details', { class: 'thought', hidden: true }, summary, text);
-    return { node, show(running) {
+    return { node, show({ running }) {
         const thinking = running && !turn.content && turn.calls.length === 0;
         const n = turn.usage?.completion_tokens_details.reasoning_tokens;
         node.hidden = !turn.thought;
@@ -46,7 +46,17 @@ function thoughtNode(turn) {
     } };
 }
 
+// A call as long as nothing of it changes: what is being typed into it stays.
+const callNodes = new WeakMap();
 function callNode(call, onResult) {
+    const known = callNodes.get(call), state = JSON.stringify([call, onResult !== null]);
+    if (known?.state === state) return known.node;
+    const node = makeCall(call, onResult);
+    callNodes.set(call, { state, node });
+    return node;
+}
+
+function makeCall(call, onResult) {
     const json = jsonNode(call.arguments);
     json.setAttribute('tabindex', '0');
     json.setAttribute('role', 'region');
@@ -71,37 +81,44 @@ function problemNode(problem) {
     return el('p', { class: 'problem', role: 'alert' }, el('strong', {}, 'It did not work. '), problem);
 }
 
-// ---- Turns ----
+// ---- Turns: {node, show({last, idle, running})}, with what their buttons do in `can` ----
 
-// An answer: {node, show(running)}. `can` has what its buttons do; those that it lacks are not shown.
+function replace(node, children) {
+    const same = children.length === node.childNodes.length && children.every((c, i) => c === node.childNodes[i]);
+    if (!same) node.replaceChildren(...children);
+}
+
 export function answerView(turn, can) {
     const thought = thoughtNode(turn);
     const prose = el('div', { class: 'prose' }), rest = el('div', {}), foot = el('div', { class: 'foot' });
     const node = el('li', { class: 'message assistant' }, el('h3', { class: 'hidden' }, 'Answer'),
         thought.node, prose, rest, foot);
-    let shown = null;
-    function show(running) {
-        thought.show(running);
-        if (shown !== turn.content || !running) {
+    const copy = button('Copy', () => can.copy(turn)), again = button('Regenerate', can.again);
+    let shown = null, problem = null;
+    function show(state) {
+        const { running, last, idle } = state;
+        thought.show(state);
+        if (shown !== turn.content) {
             prose.replaceChildren(...(isJson(turn.content) ? [jsonNode(turn.content)] : markdown(turn.content)));
             shown = turn.content;
         }
         const nothing = running && !turn.content && !turn.thought && turn.calls.length === 0;
         prose.classList.toggle('waiting', nothing);
         node.setAttribute('aria-busy', String(running));
-        rest.replaceChildren(...turn.calls.map((call) => callNode(call, running ? null : can.result)),
-            ...(turn.problem ? [problemNode(turn.problem)] : []));
-        foot.replaceChildren(...(running ? [] : [figures(turn),
-            turn.content && can.copy ? button('Copy', () => can.copy(turn)) : null,
-            can.again ? button('Regenerate', can.again) : null].filter(Boolean)));
+        if (turn.problem) problem ??= problemNode(turn.problem);
+        const calls = turn.calls.map((call) => callNode(call, last && idle ? can.result : null));
+        replace(rest, problem ? [...calls, problem] : calls);
+        if (!running && !foot.firstChild) foot.append(figures(turn), copy, again);
+        copy.hidden = !turn.content;
+        again.hidden = !(last && idle);
     }
     return { node, show };
 }
 
 export function userView(turn, can) {
-    const text = el('div', { class: 'text' }, turn.content);
+    const text = el('div', { class: 'text' }, turn.content), change = button('Edit', edit);
     const node = el('li', { class: 'message user' }, el('h3', { class: 'hidden' }, 'You'), text,
-        el('div', { class: 'foot' }, can.edit ? button('Edit', edit) : null));
+        el('div', { class: 'foot' }, change));
     function edit() {
         const before = [...node.childNodes];
         const field = el('textarea', { rows: '3', 'aria-label': 'Your message, edited' });
@@ -109,9 +126,9 @@ export function userView(turn, can) {
         const back = () => {
             node.classList.remove('edited');
             node.replaceChildren(...before);
-            node.querySelector('button').focus();
+            change.focus();
         };
-        const done = () => (field.value.trim() ? can.edit(field.value) : field.focus());
+        const done = () => (field.value.trim() ? can.edit(turn, field.value) : field.focus());
         field.addEventListener('keydown', (event) => {
             if (event.key === 'Escape') back();
             else if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) done();
@@ -126,7 +143,7 @@ export function userView(turn, can) {
         field.focus();
         field.setSelectionRange(field.value.length, field.value.length);
     }
-    return { node, show() { } };
+    return { node, show({ idle }) { change.hidden = !idle; } };
 }
 
 export const plainText = (turn) => (isJson(turn.content) ? pretty(turn.content) : turn.content);
