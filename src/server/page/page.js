@@ -25,7 +25,7 @@ function viewOf(turn) {
     return views.get(turn);
 }
 
-// What is about the last turn: whether it is the last, and whether it is coming.
+// What a view must know beside its turn: whether it is the last, nothing is coming, or it is coming.
 const stateOf = (turn) => ({ last: turn === turns.at(-1), idle: !running,
     running: running !== null && turn === turns.at(-1) });
 
