@@ -322,6 +322,7 @@ typedef struct di_request_end {
     int64_t n_prompt, n_cached; /* tokens; n_cached: of the prompt, not computed again */
     int64_t n_found;     /* of the prompt, in the cache; all may have to be computed again for
                                    their windows, which are not kept with them */
+    int64_t n_accepted;  /* of the answer: drafts that stood */
     const char *message; /* DI_END_FAILED */
 } di_request_end;
 

@@ -202,6 +202,7 @@ static void on_end(void *user, const di_core_result *result) {
                                              .n_prompt = result->n_prompt,
                                              .n_cached = result->n_cached,
                                              .n_found = result->n_found,
+                                             .n_accepted = result->n_accepted,
                                              .message = result->message});
     }
     if (--r->n_open == 0) drop_record(r);

@@ -212,6 +212,8 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_CORS] = {.name = "cors", .type = DI_TYPE_TEXT, .group = DI_GROUP_OUTPUT,
         .value = "ORIGINS", .default_note = "none", .verbs = SERVE,
         .help = "Web pages of these origins may ask, separated by commas; * is all of them."},
+    [DI_OPT_NO_PAGE] = {.name = "no-page", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT,
+        .verbs = SERVE, .help = "There is no page at /, only the interfaces for programs."},
     [DI_OPT_MAX_QUEUE] = {.name = "max-queue", .type = DI_TYPE_INT, .group = DI_GROUP_OUTPUT,
         .value = "N", .unit = "answers", .min = 0, .max = 1000000, .default_value = "1024",
         .verbs = SERVE,

@@ -138,7 +138,7 @@ const di_verb di_verbs[] = {
      "Answers POST /v1/chat/completions and /v1/completions in the dialect of OpenAI, with what "
      "DeepSeek's service and vLLM add to it, streamed or whole; GET /v1/models, /health, /ready, "
      "/version and /metrics (Prometheus); POST /tokenize and /detokenize. docs/serving.md says what each "
-     "field does.\n\n"
+     "field does. At / there is a page to talk to the model.\n\n"
      "It listens on this machine alone and asks for no key unless told otherwise. TLS is the business "
      "of a reverse proxy in front of it. One line a request goes to stderr.\n\n"
      "SIGTERM or Ctrl-C: no more requests are taken, answers in progress end; a second one ends at "

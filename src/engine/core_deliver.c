@@ -131,10 +131,11 @@ static di_status deliver_first_tokens(di_core *core, core__step *step, di_error 
     return DI_OK;
 }
 
-/* The tokens that came out of a block, as long as somebody wants them. */
+/* The tokens that came out of a block, as long as somebody wants them. All but the last were drafts. */
 static di_status deliver_tokens(di_core *core, const core__owner *owner, int32_t n,
                                 const core__step *step, int64_t at, di_error *error) {
     for (int64_t i = at; i < at + n && core__is_current(owner); i++) {
+        owner->sequence->n_accepted += i + 1 < at + n;
         const float *logits = core->logits + i * core->config->vocab_size;
         DI_TRY(deliver_sample(core, owner->sequence, step->results.tokens[i],
                               step->results.logprobs[i], logits, error));

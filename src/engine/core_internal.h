@@ -50,6 +50,7 @@ struct core__sequence {
     int32_t n_unread;     /* enqueued steps that will give it a token, at least, each */
     double *survival;     /* [block]: what its drafts promise, or those of others */
     int32_t survival_age; /* steps since it had drafts, this one included; 0: it had none */
+    int64_t n_accepted;   /* drafts that stand in the answer */
 
     int32_t n_rows; /* in the step that is being built: of its tokens */
     bool takes;     /* there is room for its biases and its mask; else it sits the step out */

@@ -207,6 +207,7 @@ void core__end(di_core *core, core__sequence *s, di_finish finish, const char *m
                                                      .n_cached = r->n_cached > 0 ? r->n_cached : 0,
                                                      .n_found = r->n_found,
                                                      .n_answer = s->n_ids - r->n_prompt,
+                                                     .n_accepted = s->n_accepted,
                                                      .message = message});
     core->telling = telling;
 }

@@ -101,6 +101,7 @@ typedef struct di_core_result {
      * their windows. n_answer: of the answer as far as it is known, given ones included, reported
      * or not. */
     int64_t n_prompt, n_cached, n_found, n_answer;
+    int64_t n_accepted;  /* of the answer: drafts that stood */
     const char *message; /* DI_FINISH_ERROR */
 } di_core_result;
 

@@ -79,6 +79,7 @@ static const char *reason(int status) {
     switch (status) {
     case 200: return "OK";
     case 204: return "No Content";
+    case 304: return "Not Modified";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 403: return "Forbidden";
@@ -133,6 +134,19 @@ static void respond(di_conn *conn, int status, const char *type, const char *mor
 
 void conn_respond(di_conn *conn, int status, const char *type, di_buffer *body) {
     respond(conn, status, type, "", body);
+}
+
+void conn_respond_file(di_conn *conn, const di_page_file *file) {
+    di_buffer body = DI_BUFFER_EMPTY;
+    bool known = strcmp(conn->if_none_match, file->etag) == 0;
+    char more[700];
+    snprintf(more, sizeof more,
+             "ETag: %s\r\nCache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\n"
+             "Referrer-Policy: no-referrer\r\nContent-Security-Policy: %s\r\n",
+             file->etag, DI_PAGE_POLICY);
+    di_buffer_append(&body, (const char *)file->data, file->size);
+    if (known) conn->head_only = true; /* the length is that of the file all the same */
+    respond(conn, known ? 304 : 200, file->type, more, &body);
 }
 
 void conn_begin(di_conn *conn, int status, const char *type) {
@@ -277,7 +291,7 @@ static void reset(di_conn *conn) {
     conn->pending_next = false;
     conn->seen = 0;
     conn->n_sent = 0;
-    conn->origin[0] = conn->request_id[0] = conn->detail[0] = '\0';
+    conn->origin[0] = conn->request_id[0] = conn->detail[0] = conn->if_none_match[0] = '\0';
     conn->deadline_ms = after_s(conn, conn->server->options.idle_timeout_s);
 }
 
@@ -429,6 +443,11 @@ static bool check_head(di_conn *conn, const http_head *head) {
     conn->route = di_route_find(method, head->path, &detail, &status, &allow);
     snprintf(conn->detail, sizeof conn->detail, "%.*s", (int)detail.size,
              detail.data ? detail.data : "");
+    http_text match = http_get(head, "if-none-match");
+    if (match.data && match.size < sizeof conn->if_none_match) {
+        snprintf(conn->if_none_match, sizeof conn->if_none_match, "%.*s", (int)match.size,
+                 match.data);
+    }
     if (!conn->route && status == 405) {
         di_buffer body = DI_BUFFER_EMPTY;
         char more[64];

@@ -170,6 +170,7 @@ static void on_end(void *user, const di_request_end *e) {
                          .n_prompt = e->n_prompt + (int64_t)c->n_prompt,
                          .n_cached = e->n_cached,
                          .n_found = e->n_found,
+                         .n_accepted = e->n_accepted,
                          .seconds = c->last - c->first};
     if (!job->failed && di_reader_finish(c->reader, &error) != DI_OK) job->failed = true;
     if (job->failed) {
@@ -178,6 +179,7 @@ static void on_end(void *user, const di_request_end *e) {
     }
     end.n_answer = (int64_t)di_reader_kept(c->reader);
     end.n_reasoning = c->n_reasoning < end.n_answer ? c->n_reasoning : end.n_answer;
+    if (end.n_accepted > end.n_answer) end.n_accepted = end.n_answer; /* the end token, held back */
     give_records(c, c->n_prompt + di_reader_kept(c->reader));
     if (end.reason == DI_REASON_STOP && di_reader_has_calls(c->reader)) {
         end.reason = DI_REASON_CALLS;

@@ -46,8 +46,9 @@ typedef struct di_end_record {
     di_finish_reason reason;
     int stop; /* the stop text that ended it; -1: none */
     int64_t n_prompt, n_cached, n_answer, n_reasoning;
-    int64_t n_found; /* of the prompt, as in di_request_end */
-    double seconds;  /* from its first token to its last */
+    int64_t n_found;    /* of the prompt, as in di_request_end */
+    int64_t n_accepted; /* of the answer: drafts that stood */
+    double seconds;     /* from its first token to its last */
 } di_end_record;
 
 typedef struct di_event {

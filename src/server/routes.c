@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/lossy.h"
+#include "server/page.h"
 #include "server/read_internal.h"
 
 /* ---- Endpoints ---- */
@@ -137,6 +138,20 @@ static void handle_forget_response(di_conn *conn) {
     conn_respond(conn, 200, NULL, &body);
 }
 
+/* ---- The page ---- */
+
+static void handle_file(di_conn *conn, const char *name) {
+    const di_page_file *file = conn->server->options.page ? di_page_find(name) : NULL;
+    if (file) {
+        conn_respond_file(conn, file);
+    } else {
+        conn_error(conn, 404, "not_found", 0, "there is nothing under this path");
+    }
+}
+
+static void handle_page(di_conn *conn) { handle_file(conn, "index.html"); }
+static void handle_page_file(di_conn *conn) { handle_file(conn, conn->detail); }
+
 static void handle_chat(di_conn *conn) { generation_start(conn, read_chat); }
 static void handle_completion(di_conn *conn) { generation_start(conn, read_completion); }
 static void handle_responses(di_conn *conn) { generation_start(conn, read_responses); }
@@ -149,6 +164,8 @@ static void handle_detokenize(di_conn *conn) { generation_start(conn, read_detok
 
 /* DeepSeek's own addresses are those without /v1, and /beta. */
 static const di_route routes[] = {
+    {"GET", "/", handle_page, true, DI_DIALECT_CHAT},
+    {"GET", "/page/", handle_page_file, true, DI_DIALECT_CHAT},
     {"GET", "/health", handle_health, true, DI_DIALECT_CHAT},
     {"GET", "/ready", handle_ready, true, DI_DIALECT_CHAT},
     {"GET", "/version", handle_version, true, DI_DIALECT_CHAT},
@@ -175,10 +192,12 @@ static const di_route routes[] = {
     {"POST", "/detokenize", handle_detokenize, false, DI_DIALECT_CHAT},
 };
 
+/* A route that ends in '/' takes what is below it, but for the root. */
 static bool matches(http_text path, const char *route, http_text *detail) {
     size_t n = strlen(route);
     if (http_text_is(path, route)) return true;
-    if (route[n - 1] != '/' || path.size <= n || memcmp(path.data, route, n) != 0) return false;
+    if (n == 1 || route[n - 1] != '/' || path.size <= n || memcmp(path.data, route, n) != 0)
+        return false;
     *detail = (http_text){path.data + n, path.size - n};
     return true;
 }

@@ -26,6 +26,7 @@ di_server_options di_server_options_defaults(void) {
                                .idle_timeout_s = 75,
                                .write_timeout_s = 60,
                                .drain_timeout_s = 30,
+                               .page = true,
                                .metrics_prefix = "deepinfer:",
                                .prefix_cache = true,
                                .log_requests = true};

@@ -30,6 +30,7 @@ typedef struct di_server_options {
     double idle_timeout_s;   /* of a connection between requests; default 75 */
     double write_timeout_s;  /* of a client that takes nothing; default 60 */
     double drain_timeout_s;  /* for answers in progress once a signal came; default 30 */
+    bool page;               /* the page at /; default true */
     const char *metrics_prefix; /* default "deepinfer:" */
     int32_t max_batch;          /* that of the engine */
     bool prefix_cache;          /* the same; default true */

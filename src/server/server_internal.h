@@ -9,6 +9,7 @@
 #include "server/http_parse.h"
 #include "server/keys.h"
 #include "server/metrics.h"
+#include "server/page.h"
 #include "server/runner.h"
 #include "server/server.h"
 #include "server/stored.h"
@@ -60,8 +61,9 @@ struct di_conn {
     bool anthropic; /* the form of errors */
     bool head_only, minor, keep_alive;
     bool reading_paused;
-    char detail[256]; /* of the path, behind the route's; "" otherwise */
-    char origin[256]; /* that may read the answer; "": none to be named */
+    char detail[256];       /* of the path, behind the route's; "" otherwise */
+    char if_none_match[80]; /* "": not asked; a longer list counts as that */
+    char origin[256];       /* that may read the answer; "": none to be named */
     di_key *key;
     http_body body_reader;
     di_buffer body;
@@ -84,6 +86,8 @@ void conn_close(di_conn *conn); /* at once */
 
 /* A whole answer of JSON or text; the buffer is emptied and freed. type NULL: JSON. */
 void conn_respond(di_conn *conn, int status, const char *type, di_buffer *body);
+/* A file of the page, or that the client has it. */
+void conn_respond_file(di_conn *conn, const di_page_file *file);
 /* An error in the form of the route's dialect, and an answer whole. retry_s 0: no Retry-After. */
 void conn_error(di_conn *conn, int status, const char *code, int retry_s, const char *message);
 /* From a failure of ours: its status, code and field. */

@@ -221,7 +221,7 @@ void di_writer_whole(di_writer *w, di_buffer *out) { w->ops->whole(w, out); }
 /* ---- For the dialects ---- */
 
 di_writer_usage di_writer_get_usage(const di_writer *w) {
-    di_writer_usage sum = {0, 0, 0, 0};
+    di_writer_usage sum = {0, 0, 0, 0, 0};
     for (int32_t i = 0; i < w->n_choices; i++) {
         const di_end_record *end = &w->choices[i].end;
         if (i % w->request->n_choices == 0) {
@@ -230,6 +230,7 @@ di_writer_usage di_writer_get_usage(const di_writer *w) {
         }
         sum.n_answer += end->n_answer;
         sum.n_reasoning += end->n_reasoning;
+        sum.n_accepted += end->n_accepted;
     }
     return sum;
 }
@@ -241,10 +242,11 @@ void di_write_openai_usage(const di_writer *w, di_buffer *out) {
                      ",\"total_tokens\":%" PRId64
                      ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRId64
                      "},\"completion_tokens_details\":{\"reasoning_tokens\":%" PRId64
+                     ",\"accepted_prediction_tokens\":%" PRId64
                      "},\"prompt_cache_hit_tokens\":%" PRId64
                      ",\"prompt_cache_miss_tokens\":%" PRId64 "}",
                      u.n_prompt, u.n_answer, u.n_prompt + u.n_answer, u.n_cached, u.n_reasoning,
-                     u.n_cached, u.n_prompt - u.n_cached);
+                     u.n_accepted, u.n_cached, u.n_prompt - u.n_cached);
 }
 
 void di_write_openai_failure(di_writer *w, di_buffer *out) {

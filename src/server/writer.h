@@ -88,7 +88,7 @@ void di_writer_keep_turns(const di_writer *w, struct di_turns *turns);
 
 /* Sums over all choices. */
 typedef struct di_writer_usage {
-    int64_t n_prompt, n_cached, n_answer, n_reasoning;
+    int64_t n_prompt, n_cached, n_answer, n_reasoning, n_accepted;
 } di_writer_usage;
 di_writer_usage di_writer_get_usage(const di_writer *w);
 /* "usage":{...} as OpenAI and DeepSeek have it. */

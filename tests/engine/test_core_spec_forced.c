@@ -159,7 +159,10 @@ static void check_accepted(const campaign *c, const scenario *s, const di_core_s
                            const di_core_stats *after) {
     int64_t blocks = (int64_t)(after->draft_blocks - before->draft_blocks);
     int64_t accepted = (int64_t)(after->accepted - before->accepted);
+    int64_t told = 0;
+    for (int32_t kind = 0; kind < N_KINDS; kind++) told += runs[kind].choices[0].result.n_accepted;
     assert_true(blocks > 0);
+    assert_true(told <= accepted && told >= accepted - N_KINDS * c->block); /* behind an end */
     if (s->pattern == OWN) return;
     int64_t each = s->pattern == ALL_RIGHT ? c->block : s->pattern;
     assert_true(accepted <= each * blocks);
