@@ -208,6 +208,23 @@ static void test_queue(void **state) {
     check_later(TEST_CPU, TEST_QUEUE, "queue");
 }
 
+/* Experts of the host in the midst of a stream that runs later: whichever side computes them, the
+ * bits are those of one backend, for both sides are of one kind here. */
+static void test_split(void **state) {
+    (void)state;
+    check_later(TEST_REF, TEST_SPLIT_LATE, "late, with a host");
+    check_later(TEST_CPU, TEST_SPLIT_QUEUE, "queue, with a host");
+}
+
+static void test_split_cuda(void **state) {
+    (void)state;
+    test_need_cuda();
+    for (int numerics = 0; numerics < 2; numerics++) {
+        check(&(setup){TINY_A, TEST_SPLIT_CUDA, (di_numerics)numerics, 110, 1});
+        check(&(setup){"models/demo", TEST_SPLIT_CUDA, (di_numerics)numerics, 200, 17});
+    }
+}
+
 static void test_cuda(void **state) {
     (void)state;
     test_need_cuda();
@@ -220,10 +237,11 @@ static void test_cuda(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cpu_float), cmocka_unit_test(test_cpu_release),
-        cmocka_unit_test(test_cpu_demo),  cmocka_unit_test(test_twins),
-        cmocka_unit_test(test_late),      cmocka_unit_test(test_queue),
-        cmocka_unit_test(test_cuda),
+        cmocka_unit_test(test_cpu_float),  cmocka_unit_test(test_cpu_release),
+        cmocka_unit_test(test_cpu_demo),   cmocka_unit_test(test_twins),
+        cmocka_unit_test(test_late),       cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_split),      cmocka_unit_test(test_cuda),
+        cmocka_unit_test(test_split_cuda),
     };
     test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);
