@@ -191,6 +191,13 @@ static void print_gpu(const di_inspect_subject *s, di_buffer *out) {
     di_buffer_printf(out, "  weights %s and state %s of %s that may be taken: %s\n",
                      sized(g->weights, a), sized(g->state.total, b), sized(g->memory, d),
                      g->fits ? "it fits" : "it does not fit");
+    if (g->layers < s->config.num_hidden_layers) {
+        di_buffer_printf(out,
+                         "  %d of %d layers are whole there; the experts of the others, %s, the "
+                         "CPU computes\n",
+                         (int)g->layers, (int)s->config.num_hidden_layers,
+                         sized(g->host_experts, e));
+    }
     if (g->host_tables > 0) {
         di_buffer_printf(out, "  Engram tables of %s stay in host memory\n",
                          sized(g->host_tables, e));
