@@ -56,18 +56,9 @@ static void fill_random(di_ptr to, uint64_t bytes, uint32_t and_mask, uint32_t o
 
 /* ---- Matrices in the pool ---- */
 
-static uint64_t code_bytes(di_dtype dtype, int64_t n, int64_t k) {
-    return static_cast<uint64_t>(dtype == DI_FP4_PAIR ? n * k / 2
-                                 : dtype == DI_BF16   ? n * k * 2
-                                                      : n * k);
-}
-static uint64_t scale_bytes(di_dtype dtype, int64_t n, int64_t k) {
-    return static_cast<uint64_t>(dtype == DI_FP4_PAIR  ? n * k / 32
-                                 : dtype == DI_F8_E4M3 ? (n + 31) / 32 * (k / 32)
-                                                       : 0);
-}
-static uint64_t stored(di_dtype dtype, int64_t n, int64_t k) {
-    return code_bytes(dtype, n, k) + scale_bytes(dtype, n, k);
+static uint64_t stored(di_dtype dtype, int32_t n, int32_t k) {
+    di_host_matrix m = {dtype, n, k, 1, NULL, NULL};
+    return di_host_matrix_bytes(&m) + di_host_matrix_scale_bytes(&m);
 }
 
 static uint64_t pool_used;
@@ -80,15 +71,57 @@ static di_ptr pool_take(uint64_t bytes) {
     }
     return at;
 }
-static di_matrix matrix(di_dtype dtype, int32_t n, int32_t k) {
-    di_matrix m = {dtype, n, k, pool_take(code_bytes(dtype, n, k)), DI_NONE};
-    uint32_t bf16_and = 0x80FF80FFu, bf16_or = 0x3D003D00u;
-    fill_random(m.data, code_bytes(dtype, n, k), dtype == DI_BF16 ? bf16_and : 0xF7F7F7F7u,
-                dtype == DI_BF16 ? bf16_or : 0);
-    if (scale_bytes(dtype, n, k) > 0) {
-        m.scale = pool_take(scale_bytes(dtype, n, k));
-        fill_random(m.scale, scale_bytes(dtype, n, k), 0x03030303u, 0x78787878u);
+
+/* Bytes that are moderate as codes of any format, scales with a few of them. */
+static void host_random(uint8_t *to, uint64_t bytes, uint32_t and_mask, uint32_t or_mask) {
+    for (uint64_t i = 0; i < bytes; i += 4) {
+        uint32_t word = (mixed(static_cast<uint32_t>(i) * 2654435761u + 7) & and_mask) | or_mask;
+        memcpy(to + i, &word, bytes - i < 4 ? bytes - i : 4);
     }
+}
+
+/* The first of its shape, bound as the model's are; the others are copies of it. */
+static di_matrix prototype(di_dtype dtype, int32_t n, int32_t k, int32_t groups) {
+    di_host_matrix m = {dtype, n, k, groups, NULL, NULL};
+    uint64_t codes = di_host_matrix_bytes(&m), scales = di_host_matrix_scale_bytes(&m);
+    bool bf16 = dtype == DI_BF16;
+    uint8_t *data = static_cast<uint8_t *>(malloc(codes + scales));
+    di_matrix out;
+    di_error error;
+    if (data == NULL) {
+        fprintf(stderr, "bench_cuda: no memory\n");
+        exit(1);
+    }
+    host_random(data, codes, bf16 ? 0x80FF80FFu : 0xF7F7F7F7u, bf16 ? 0x3D003D00u : 0);
+    host_random(data + codes, scales, 0x03030303u, 0x78787878u);
+    m.data = data, m.scale = scales > 0 ? data + codes : NULL;
+    must(backend->bind_matrix(backend, &m, "a matrix", &out, &error), &error);
+    free(data);
+    return out;
+}
+static di_matrix matrix(di_dtype dtype, int32_t n, int32_t k, int32_t groups = 1) {
+    static struct {
+        di_matrix m;
+        int32_t groups;
+    } known[16];
+    static int n_known;
+    di_host_matrix shape = {dtype, n, k, groups, NULL, NULL};
+    uint64_t bytes = di_packed_bytes(backend, &shape);
+    int i = 0;
+    while (i < n_known && (known[i].m.dtype != dtype || known[i].m.n != n || known[i].m.k != k ||
+                           known[i].groups != groups))
+        i++;
+    if (i == n_known) {
+        if (n_known == 16) cuda_broken("n_known < 16", __FILE__, __LINE__);
+        known[n_known].m = prototype(dtype, n, k, groups), known[n_known++].groups = groups;
+    }
+    di_matrix m = {dtype, n, k, pool_take(bytes), DI_NONE};
+    backend->copy(backend->stream, m.data, known[i].m.data, bytes);
+    return m;
+}
+static di_matrix floats(int32_t n, int32_t k) { /* about 2^-4 */
+    di_matrix m = {DI_F32, n, k, pool_take(UINT64_C(4) * n * k), DI_NONE};
+    fill_random(m.data, UINT64_C(4) * n * k, 0x80FF80FFu, 0x3D003D00u);
     return m;
 }
 
@@ -159,18 +192,13 @@ static const linear_case linear_cases[] = {
 static void bench_linear(const linear_case &c, int32_t rows) {
     di_matrix w[MAX_CALLS];
     di_dtype dtype = c.dtype;
-    double bytes = dtype == DI_F32 ? 4.0 * c.n * c.k : static_cast<double>(stored(dtype, c.n, c.k));
+    double bytes = static_cast<double>(stored(dtype, c.n, c.k));
     double flop = 2.0 * rows * c.n * c.k;
     pool_used = 0;
     int copies = static_cast<int>(2e8 / bytes) + 1, calls = calls_for(bytes, flop);
     if (copies > MAX_CALLS) copies = MAX_CALLS;
     for (int i = 0; i < copies; i++) {
-        if (dtype == DI_F32) {
-            w[i] = matrix(DI_BF16, c.n, 2 * c.k); /* floats about 2^-4 */
-            w[i].dtype = DI_F32, w[i].k = c.k;
-        } else {
-            w[i] = matrix(dtype, c.n, c.k);
-        }
+        w[i] = dtype == DI_F32 ? floats(c.n, c.k) : matrix(dtype, c.n, c.k, c.groups);
     }
     double us = time_calls(calls, [&](int i) {
         di_linear_args args = {rows, c.groups, c.quantize, c.to_f, x, w[i % copies], out};

@@ -47,9 +47,10 @@ typedef struct bench {
     di_batch batch;
     di_attend_args attend;
     di_index_select_args select;
-    int32_t *table;      /* [MOST_ROWS][PAGE_SLOTS] host */
-    uint4 *other;        /* what stands in the cache instead */
-    double flush, empty; /* seconds: of that kernel, of an empty one */
+    di_matrix host_wq_b, host_proj; /* select's, as the cpu backend reads them */
+    int32_t *table;                 /* [MOST_ROWS][PAGE_SLOTS] host */
+    uint4 *other;                   /* what stands in the cache instead */
+    double flush, empty;            /* seconds: of that kernel, of an empty one */
 } bench;
 
 static double seconds_of(const bench *b, double bytes, double flops) {
@@ -119,6 +120,29 @@ static di_ptr put(bench *b, const void *host, uint64_t bytes) {
     return p;
 }
 
+/* Random matrices for products, bound as the model's are; and as they are stored. */
+static di_matrix random_matrix(bench *b, di_dtype dtype, int32_t n, int32_t k, di_matrix *stored) {
+    di_host_matrix m = {dtype, n, k, 1, NULL, NULL};
+    uint64_t codes = di_host_matrix_bytes(&m), scales = di_host_matrix_scale_bytes(&m);
+    uint8_t *host = static_cast<uint8_t *>(malloc(codes + scales));
+    di_ptr data = random_memory(b, codes, dtype == DI_BF16 ? SMALL : E4M3_CODES), scale = DI_NONE;
+    di_matrix out;
+    di_error error;
+    if (host == NULL) stop("no memory");
+    b->cuda->download(b->cuda->stream, host, data, codes);
+    if (scales > 0) {
+        scale = random_memory(b, scales, E8M0_SCALES);
+        b->cuda->download(b->cuda->stream, host + codes, scale, scales);
+    }
+    must(di_backend_sync(b->cuda, &error), &error);
+    m.data = host, m.scale = host + codes;
+    must(b->cuda->bind_matrix(b->cuda, &m, "a matrix", &out, &error), &error);
+    b->cuda->free(b->cuda, data);
+    b->cuda->free(b->cuda, scale);
+    *stored = di_matrix{dtype, n, k, cuda_ptr(host), scales > 0 ? cuda_ptr(host + codes) : DI_NONE};
+    return out;
+}
+
 /* ---- What is there for all cases ---- */
 
 static di_limits limits_of(int32_t rows, int64_t entries) {
@@ -177,11 +201,8 @@ static void make_inputs(bench *b) {
     s->rope = a->rope;
     s->qr = random_memory(b, MOST_ROWS * RANK * 2, ACTIVATIONS);
     s->u = random_memory(b, MOST_ROWS * WIDTH * 2, ACTIVATIONS);
-    const int n = INDEX_N * INDEX_D;
-    s->wq_b = di_matrix{DI_F8_E4M3, n, RANK, random_memory(b, uint64_t(n) * RANK, E4M3_CODES),
-                        random_memory(b, uint64_t(n / 32) * (RANK / 32), E8M0_SCALES)};
-    s->weights_proj =
-        di_matrix{DI_BF16, INDEX_N, WIDTH, random_memory(b, INDEX_N * WIDTH * 2, SMALL), DI_NONE};
+    s->wq_b = random_matrix(b, DI_F8_E4M3, INDEX_N * INDEX_D, RANK, &b->host_wq_b);
+    s->weights_proj = random_matrix(b, DI_BF16, INDEX_N, WIDTH, &b->host_proj);
     s->candidates = take(b, 4u * MOST_ROWS * BLOCKS, "candidates");
     s->picks = take(b, 4u * MOST_ROWS * TOP_K, "picks");
 }
@@ -345,10 +366,7 @@ static void compare_select(bench *b, int32_t rows, int32_t tokens, di_candidate_
     a.rope.freq = host_copy(a.rope.freq, 2 * ROPE, false);
     a.qr = host_copy(a.qr, MOST_ROWS * RANK * 2, true);
     a.u = host_copy(a.u, MOST_ROWS * WIDTH * 2, true);
-    const uint64_t n = INDEX_N * INDEX_D;
-    a.wq_b.data = host_copy(a.wq_b.data, n * RANK, false);
-    a.wq_b.scale = host_copy(a.wq_b.scale, n / 32 * (RANK / 32), false);
-    a.weights_proj.data = host_copy(a.weights_proj.data, INDEX_N * WIDTH * 2, false);
+    a.wq_b = b->host_wq_b, a.weights_proj = b->host_proj;
     a.candidates = host_copy(a.candidates, 4u * MOST_ROWS * BLOCKS, false);
     a.picks = host_copy(a.picks, 4u * MOST_ROWS * TOP_K, false);
     b->cpu->ops->index_select(b->cpu->stream, &a);

@@ -87,6 +87,25 @@ static di_ptr normal(uint64_t n, uint64_t bytes, float scale) {
     return to;
 }
 
+/* A BF16 matrix for products, bound as the model's are. */
+static di_matrix product(int32_t n, int32_t k) {
+    uint64_t bytes = UINT64_C(2) * n * k;
+    void *host = malloc(bytes);
+    di_ptr values = normal(bytes / 2, 2, 0.02f);
+    di_host_matrix m = {DI_BF16, n, k, 1, host, NULL};
+    di_matrix out;
+    di_error error;
+    backend->download(backend->stream, host, values, bytes);
+    if (host == NULL || di_backend_sync(backend, &error) != DI_OK ||
+        backend->bind_matrix(backend, &m, "a matrix", &out, &error) != DI_OK) {
+        fprintf(stderr, "bench_cuda_small: a matrix cannot be bound\n");
+        exit(1);
+    }
+    backend->free(backend, values);
+    free(host);
+    return out;
+}
+
 /* ---- Everything the operations read ---- */
 
 typedef struct bench_data {
@@ -123,9 +142,8 @@ static void make_streams(void) {
     d.bf16 = normal(2 * HC * WIDTH, 2, 1);
     d.embed = di_matrix{DI_BF16, VOCAB, WIDTH, normal(static_cast<uint64_t>(VOCAB) * WIDTH, 2, 1),
                         DI_NONE};
-    d.wkv = di_matrix{DI_BF16, LATENT, WIDTH, normal(LATENT * WIDTH, 2, 0.02f), DI_NONE};
-    d.wgate = di_matrix{DI_BF16, LATENT, WIDTH, normal(LATENT * WIDTH, 2, 0.02f), DI_NONE};
-    d.wk = di_matrix{DI_BF16, KEY, LATENT, normal(KEY * LATENT, 2, 0.02f), DI_NONE};
+    d.wkv = product(LATENT, WIDTH), d.wgate = product(LATENT, WIDTH);
+    d.wk = product(KEY, LATENT);
     d.ring = take(static_cast<uint64_t>(SLOTS) * 8 * 2 * LATENT * 4);
     d.pages = take(static_cast<uint64_t>(SLOTS) * 64 * 1024);
     d.page_table = put_ints(SLOTS * 32, [](int64_t i) { return static_cast<int32_t>(i / 32); });

@@ -12,7 +12,8 @@
  *   --experts N                a layer; default: as many as the config has
  *   --engram-rows N            about so many rows a table; default 8000000; 0: as the config says
  *   --weights copied           one set of random bytes crosses to the device, tensors are copies of
- *                              it at shifted places (default)
+ *                              it at shifted places; of packed matrices of a shape the first few
+ *                              cross, the others are copies (default)
  *             uploaded         the same, but every tensor crosses from host memory
  *             own              every tensor has host bytes of its own, which are then bound
  *   --context N                tokens of each sequence before decode and verify; default 4096

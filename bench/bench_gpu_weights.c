@@ -4,7 +4,8 @@
  * behind the other; a pool ends after POOL_BYTES, and the next tensor begins at a shifted place in
  * it. On the device every tensor has bytes of its own, so that caches hold what they would hold of
  * real weights. The pool crosses to the device once and tensors are copied there (copied), or
- * every tensor crosses (uploaded).
+ * every tensor crosses (uploaded). Where the backend packs matrices, the first few of a shape cross
+ * and the others are copies of them in turn.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 
 static const uint64_t POOL_BYTES = UINT64_C(1) << 30;
 enum { MAX_POOLS = 256, PIECE = 1 << 22 }; /* PIECE: elements that one thread fills at a time */
+enum { MAX_SHAPES = 512, MAX_MODELS = 8 }; /* of packed matrices; MAX_MODELS of a shape cross */
 
 typedef struct pool {
     synth_recipe recipe;
@@ -42,8 +44,19 @@ static uint64_t stays_from; /* tensors of this size and more stay in host memory
 static weights_mode mode;
 static di_status (*real_bind)(di_backend *, const void *, uint64_t, const char *, di_ptr *,
                               di_error *);
+static di_status (*real_bind_matrix)(di_backend *, const di_host_matrix *, const char *,
+                                     di_matrix *, di_error *);
 static di_ptr slab;
 static uint64_t slab_left;
+
+typedef struct shape {
+    di_host_matrix m; /* but its addresses */
+    const pool *pool;
+    int32_t n; /* matrices so far */
+    di_ptr models[MAX_MODELS];
+} shape;
+static shape shapes[MAX_SHAPES];
+static int32_t n_shapes;
 
 static uint64_t rounded(uint64_t bytes) {
     return (bytes + DI_BIND_ALIGN - 1) / DI_BIND_ALIGN * DI_BIND_ALIGN;
@@ -185,14 +198,20 @@ static di_status take_device(di_backend *backend, uint64_t bytes, const char *wh
     return DI_OK;
 }
 
+static di_status pool_of(const char *name, pool **out, di_error *error) {
+    named key;
+    snprintf(key.name, sizeof key.name, "%s", name);
+    const named *t = bsearch(&key, tensors, (size_t)n_tensors, sizeof *tensors, by_name);
+    if (!t) return di_fail(error, DI_ERR_INVALID, "%s has no random values", name);
+    *out = pools[t->pool];
+    return DI_OK;
+}
+
 static di_status shared_bind(di_backend *backend, const void *host, uint64_t size, const char *what,
                              di_ptr *out, di_error *error) {
-    named key;
+    pool *p;
     (void)host;
-    snprintf(key.name, sizeof key.name, "%s", what);
-    const named *t = bsearch(&key, tensors, (size_t)n_tensors, sizeof *tensors, by_name);
-    if (!t) return di_fail(error, DI_ERR_INVALID, "%s has no random values", what);
-    pool *p = pools[t->pool];
+    DI_TRY(pool_of(what, &p, error));
     uint64_t at = take_place(p, size);
     bool copied = backend->device && mode == WEIGHTS_COPIED && p->total > p->size;
     if (!copied) return real_bind(backend, p->host + at, size, what, out, error);
@@ -205,13 +224,65 @@ static di_status shared_bind(di_backend *backend, const void *host, uint64_t siz
     return DI_OK;
 }
 
+static shape *find_shape(const di_host_matrix *m, const pool *p) {
+    for (int32_t i = 0; i < n_shapes; i++) {
+        shape *s = &shapes[i];
+        if (s->pool == p && s->m.dtype == m->dtype && s->m.n == m->n && s->m.k == m->k &&
+            s->m.groups == m->groups)
+            return s;
+    }
+    if (n_shapes == MAX_SHAPES) stop("matrices of too many shapes");
+    shapes[n_shapes] = (shape){.m = *m, .pool = p};
+    return &shapes[n_shapes++];
+}
+
+/* `scale`: the name of its scales; `packed`: the bytes that it takes. */
+static di_status bind_packed(di_backend *backend, const di_host_matrix *m, const char *what,
+                             const char *scale, uint64_t packed, di_matrix *out, di_error *error) {
+    uint64_t scales = di_host_matrix_scale_bytes(m);
+    di_host_matrix random = *m;
+    pool *p, *of_scales;
+    DI_TRY(pool_of(what, &p, error));
+    shape *s = find_shape(m, p);
+    di_ptr *model = &s->models[s->n % MAX_MODELS];
+    if (s->n++ >= MAX_MODELS && mode == WEIGHTS_COPIED) {
+        *out = (di_matrix){m->dtype, m->n, m->k, DI_NONE, DI_NONE};
+        DI_TRY(take_device(backend, rounded(packed), what, &out->data, error));
+        backend->copy(backend->stream, out->data, *model, packed);
+        return DI_OK;
+    }
+    random.data = p->host + take_place(p, di_host_matrix_bytes(m));
+    if (scales > 0) {
+        DI_TRY(pool_of(scale, &of_scales, error));
+        random.scale = of_scales->host + take_place(of_scales, scales);
+    }
+    DI_TRY(real_bind_matrix(backend, &random, what, out, error));
+    *model = out->data;
+    return DI_OK;
+}
+
+static di_status shared_bind_matrix(di_backend *backend, const di_host_matrix *m, const char *what,
+                                    di_matrix *out, di_error *error) {
+    uint64_t scales = di_host_matrix_scale_bytes(m), packed = di_packed_bytes(backend, m);
+    char scale[96];
+    snprintf(scale, sizeof scale, "%.*s.scale", (int)(strlen(what) - strlen(".weight")), what);
+    if (packed > 0) return bind_packed(backend, m, what, scale, packed, out, error);
+    *out = (di_matrix){m->dtype, m->n, m->k, DI_NONE, DI_NONE};
+    DI_TRY(shared_bind(backend, m->data, di_host_matrix_bytes(m), what, &out->data, error));
+    if (scales == 0) return DI_OK;
+    return shared_bind(backend, m->scale, scales, scale, &out->scale, error);
+}
+
 void weights_share(bench *b) {
     real_bind = b->backend->bind;
+    real_bind_matrix = b->backend->bind_matrix;
     b->backend->bind = shared_bind;
+    b->backend->bind_matrix = shared_bind_matrix;
 }
 
 void weights_settle(bench *b) {
     b->backend->bind = real_bind;
+    b->backend->bind_matrix = real_bind_matrix;
     must(b, di_backend_sync(b->backend, &b->error));
     for (int32_t i = 0; i < n_pools; i++) {
         pool *p = pools[i];
@@ -232,13 +303,13 @@ void weights_report(const bench *b) {
         made += pools[i]->size;
         if (pools[i]->total > pools[i]->size) repeats += pools[i]->total;
     }
-    printf("  random bytes: %.3f GB made for %.3f GB of tensors, of which %.3f GB repeat others "
-           "at shifted places%s\n",
-           (double)made * 1e-9, (double)total * 1e-9, (double)repeats * 1e-9,
-           !b->backend->device ? " (in place: caches may hold what tensors share)"
-           : mode == WEIGHTS_COPIED
-               ? "; each tensor has device memory of its own, copied on the device"
-               : "; each tensor has device memory of its own, uploaded");
+    printf(
+        "  random bytes: %.3f GB made for %.3f GB of tensors, of which %.3f GB repeat others%s\n",
+        (double)made * 1e-9, (double)total * 1e-9, (double)repeats * 1e-9,
+        !b->backend->device ? " (in place: caches may hold what tensors share)"
+        : mode == WEIGHTS_COPIED
+            ? "; each tensor has device memory of its own, copied on the device"
+            : "; each tensor has device memory of its own, uploaded");
 }
 
 void weights_free(void) {
@@ -247,4 +318,5 @@ void weights_free(void) {
         free(pools[i]);
     }
     n_pools = 0;
+    n_shapes = 0;
 }

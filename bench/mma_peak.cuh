@@ -99,7 +99,7 @@ static __device__ __forceinline__ int place(int row, int k, int rows) { /* in va
 
 /* ---- Rates ---- */
 
-static __device__ uint32_t mixed(uint32_t x) {
+static __host__ __device__ uint32_t mixed(uint32_t x) {
     x ^= x >> 16, x *= 0x7FEB352Du, x ^= x >> 15, x *= 0x846CA68Bu, x ^= x >> 16;
     return x;
 }

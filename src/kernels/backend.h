@@ -34,7 +34,8 @@ typedef struct di_backend di_backend;
 
 #define DI_BIND_ALIGN UINT64_C(256)
 #define DI_BIND_SLAB_BYTES (UINT64_C(256) << 20)
-/* Taken once where matrices are packed, for rows on their way. */
+/* Taken once where matrices are packed, for rows on their way; and DI_BIND_ALIGN for what is known
+ * of them all. */
 #define DI_BIND_STAGING_BYTES (UINT64_C(8) << 20)
 
 /* A matrix as di_matrix has it, in host memory. groups: those of its products (di_linear_args), 1 or

@@ -91,7 +91,7 @@ di_status di_model_place_layers(const di_config *config, const di_backend *backe
     DI_TRY(di_contract_each(config, find_largest, &s, error));
     if (s.largest_table > out->largest_bytes) out->host_from = out->largest_bytes + 1;
     DI_TRY(di_contract_each(config, add_tensor, &s, error));
-    if (s.packs) out->device_bytes += DI_BIND_STAGING_BYTES;
+    if (s.packs) out->device_bytes += DI_BIND_STAGING_BYTES + DI_BIND_ALIGN;
     /* Tensors are not bound in the order of the contract, and one more slab covers the difference;
      * the small tables besides: rotary frequencies, experts' addresses, what hashes n-grams. */
     int32_t n_blocks = config->num_hidden_layers + config->num_nextn_predict_layers;

@@ -50,7 +50,6 @@ struct di_stream {
     uint8_t *work; /* device workspace of the operation that runs, given out by cuda_take */
     uint64_t work_size, work_used;
     cuda_beside beside;
-    uint32_t *far; /* device memory: not 0 where some packed matrix has far scales (mma_far) */
     bool late; /* the next kernel waits for more than the one before it */
     cuda_transfer *transfer;
     cuda_graphs *graphs; /* NULL: nothing is kept */

@@ -381,16 +381,14 @@ static di_status set_limit(cuda_backend *self, uint64_t bound, di_error *error) 
     uint64_t margin = all / 100 > DI_CUDA_MARGIN ? all / 100 : DI_CUDA_MARGIN;
     uint64_t room = free_bytes > margin ? free_bytes - margin : 0;
     if (bound > 0) room = bound < free_bytes ? bound : free_bytes;
-    self->limit = room;
+    self->limit = self->base.device_memory = room;
     return DI_OK;
 }
 
-/* Zeroed; what is left of the limit is the user's. */
 static di_status make_far(cuda_backend *self, di_error *error) {
     di_ptr at;
-    DI_TRY(alloc(&self->base, sizeof *self->stream.far, "what is known of scales", &at, error));
+    DI_TRY(alloc(&self->base, sizeof *self->stream.far, "a flag of matrices", &at, error));
     self->stream.far = cuda_at<uint32_t>(at);
-    self->base.device_memory = self->limit - self->used;
     return DI_OK;
 }
 
@@ -439,7 +437,7 @@ extern "C" di_status di_backend_create_cuda(di_numerics numerics, const di_cuda_
     snprintf(self->device, sizeof self->device, "GPU %d (%.100s)", options->device, prop.name);
     di_status status = open_device(self, options->device, &prop, error);
     if (status == DI_OK) status = set_limit(self, options->memory, error);
-    if (status == DI_OK) status = make_far(self, error);
+    if (status == DI_OK && self->stream.release) status = make_far(self, error);
     if (status != DI_OK) {
         destroy(&self->base);
         return status;

@@ -181,8 +181,11 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         uint32_t run = strip + static_cast<uint32_t>(lane_id()) * 16, x = stage + WEIGHTS;
 #pragma unroll
         for (int q = 0; q < GROUPS; q++) {
-            uint4 lower = load_shared_128(run + 2 * q * WARP * 16);
-            uint4 upper = load_shared_128(run + (2 * q + 1) * WARP * 16);
+            uint4 lower = {}, upper = {};
+            if constexpr (W != DI_BF16) {
+                lower = load_shared_128(run + 2 * q * WARP * 16);
+                upper = load_shared_128(run + (2 * q + 1) * WARP * 16);
+            }
             uint32_t by = 0, by8 = 0;
             if constexpr (mma_format<W>::SCALES) {
                 uint32_t scale = scale_at(strip, q, 0), scale8 = scale_at(strip, q, 1);
@@ -195,6 +198,11 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                 uint32_t(&mine)[8] = a[unit % 2];
                 products_wait<1>(); /* the unit before the last one is done with its registers */
                 if (unit == 1 && before >= 0) release(before);
+                if constexpr (W ==
+                              DI_BF16) { /* stored values are operands as they are: not before */
+                    lower = load_shared_128(run + 2 * q * WARP * 16);
+                    upper = load_shared_128(run + (2 * q + 1) * WARP * 16);
+                }
                 if (far)
                     mma_decode<W, true>(lower, upper, u, by, by8, mine);
                 else
