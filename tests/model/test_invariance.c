@@ -216,6 +216,26 @@ static void test_split(void **state) {
     check_later(TEST_CPU, TEST_SPLIT_QUEUE, "queue, with a host");
 }
 
+/* Far more calls of the host than may be under way, and nobody waits between them. */
+static void test_split_ahead(void **state) {
+    (void)state;
+    enum { TOKENS = 300 };
+    int32_t ids[TOKENS];
+    const int32_t last = TOKENS - 1, first = 0;
+    test_model m;
+    const setup s = {TINY_A, TEST_SPLIT_QUEUE, DI_NUMERICS_RELEASE, TOKENS, 1};
+    open_model(&m, &s, 2);
+    make_ids(&m, 0, ids, TOKENS);
+    assert_null(test_feed(&m, 0, ids, 200, NULL, 0));
+    float *want = test_feed(&m, 0, ids + 200, TOKENS - 200, &(int32_t){last - 200}, 1);
+    for (int32_t i = 0; i < last; i++) assert_null(test_feed(&m, 1, ids + i, 1, NULL, 0));
+    float *got = test_feed(&m, 1, ids + last, 1, &first, 1);
+    expect_rows(&m, got, want, 0, 1, "one by one, ahead");
+    free(want);
+    free(got);
+    test_model_close(&m);
+}
+
 static void test_split_cuda(void **state) {
     (void)state;
     test_need_cuda();
@@ -241,7 +261,7 @@ int main(void) {
         cmocka_unit_test(test_cpu_demo),   cmocka_unit_test(test_twins),
         cmocka_unit_test(test_late),       cmocka_unit_test(test_queue),
         cmocka_unit_test(test_split),      cmocka_unit_test(test_cuda),
-        cmocka_unit_test(test_split_cuda),
+        cmocka_unit_test(test_split_cuda), cmocka_unit_test(test_split_ahead),
     };
     test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);
