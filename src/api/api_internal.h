@@ -95,9 +95,6 @@ di_status di_device_layers(const di_engine_options *options, const di_config *co
 /* Sets engine->device_layers, and engine->host where it is needed. */
 di_status di_engine_share_layers(di_engine *engine, const di_config *config,
                                  const di_context_options *context, di_error *error);
-/* "layers 0 to 19 whole, the experts of layers 20 to 39, 1234 MiB, on the CPU" */
-void di_layers_text(int32_t device_layers, int32_t n_layers, uint64_t expert_bytes, char *out,
-                    size_t size);
 
 /* Opens the model and what serves requests. */
 di_status di_engine_open_core(di_engine *engine, const char *directory, const di_config *config,

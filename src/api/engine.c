@@ -198,10 +198,9 @@ static void close_model(di_engine *engine) {
 
 static void say_why_gpu(di_engine *engine) {
     const uint64_t mib = 1 << 20;
-    char layers[160] = "";
-    if (engine->host)
-        di_layers_text(engine->device_layers, di_model_config(engine->model)->num_hidden_layers,
-                       engine->memory.experts, layers, sizeof layers);
+    char layers[160];
+    di_layers_text(engine->device_layers, di_model_config(engine->model)->num_hidden_layers,
+                   engine->memory.experts, layers, sizeof layers);
     snprintf(engine->why, sizeof engine->why,
              "%s: weights %" PRIu64 " MiB and state %" PRIu64 " MiB of %" PRIu64
              " MiB that may be taken%s%s",

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "api/api_internal.h"
+#include "api/plan.h"
 
 static di_status fits(const di_config *config, const di_backend *device,
                       const di_context_options *context, int32_t layers, bool *out,
@@ -64,6 +65,8 @@ static void range(int32_t from, int32_t to, char *out, size_t size) {
 void di_layers_text(int32_t device_layers, int32_t n_layers, uint64_t expert_bytes, char *out,
                     size_t size) {
     char whole[48] = "no layer", rest[48];
+    out[0] = '\0';
+    if (device_layers >= n_layers) return;
     if (device_layers > 0) range(0, device_layers, whole, sizeof whole);
     range(device_layers, n_layers, rest, sizeof rest);
     snprintf(out, size, "%s whole, the experts of %s, %" PRIu64 " MiB, on the CPU", whole, rest,

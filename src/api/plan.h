@@ -28,6 +28,11 @@ typedef struct di_gpu_plan {
 di_status di_engine_plan_gpu(const di_config *config, const di_engine_options *options,
                              const di_context_options *context, di_gpu_plan *out, di_error *error);
 
+/* "layers 0 to 19 whole, the experts of layers 20 to 39, 1234 MiB, on the CPU"; fits 160 bytes. Nothing
+ * where all layers are whole. */
+void di_layers_text(int32_t device_layers, int32_t n_layers, uint64_t expert_bytes, char *out,
+                    size_t size);
+
 /* Of a failure to get a GPU: the message without the name of the backend. */
 const char *di_device_reason(const di_error *error);
 /* The same where it was asked for by name: says what to do. Returns error->status. */
