@@ -51,8 +51,8 @@ di_status di_host_check(const di_backend *device, const di_backend *host, di_err
 static crossing_layout lay_out(const di_config *c, const di_backend *device, const di_backend *host,
                                const di_context_options *o) {
     uint64_t rows = (uint64_t)o->max_rows, width = rows * (uint64_t)c->hidden_size;
-    uint64_t picks = rows * (uint64_t)c->num_experts_per_tok,
-             same = device->a_bytes == host->a_bytes;
+    uint64_t picks = rows * (uint64_t)c->num_experts_per_tok;
+    bool same = device->a_bytes == host->a_bytes;
     const uint64_t sizes[] = {rows * 4,
                               picks * 4,
                               picks * host->f_bytes,
