@@ -182,6 +182,11 @@ typedef struct di_engine_options {
      * tensor, state and workspace. 0 (default): what is free, less 512 MiB or 1 % of the device's,
      * whichever is more. */
     uint64_t gpu_memory;
+    /* Layers, from the first on, that are whole on the GPU. Of the others the routed experts, most of
+     * their weights, stay in host memory and are computed by the CPU, n_threads of it. -1 (default):
+     * all, or where they do not fit with one context's pages, as many as fit. More than there are:
+     * all. Answers do not depend on company or cuts in either case, but on this number. */
+    int32_t gpu_layers;
     di_progress_fn progress; /* or NULL */
     void *user;
 } di_engine_options;
@@ -195,9 +200,12 @@ void di_engine_close(di_engine *engine); /* after its sequences are destroyed */
 
 typedef struct di_engine_info {
     const char *backend, *numerics; /* what computes: "cpu", "cuda" or "ref" */
-    const char *why; /* with "auto": why it was taken, in a few words; else NULL. The engine's */
+    const char
+        *why; /* with "auto": why it was taken, in a few words; and how a GPU shares the model
+                        with the CPU, where it does; else NULL. The engine's */
     int32_t vocab_size, n_layers, n_streams, hidden_size;
     int32_t bos_token, eos_token; /* -1: none */
+    int32_t gpu_layers;           /* that are whole on a GPU; without one 0 */
     int64_t context;              /* tokens of the longest sequence */
     int64_t context_model;        /* what the model itself allows */
     uint64_t weight_bytes;        /* in the files */

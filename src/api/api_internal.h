@@ -12,12 +12,15 @@ typedef struct di_memory_plan {
     bool release_layers; /* weights are given back after each layer's use */
     uint64_t max_bytes;  /* what the context may take; 0: no bound */
     uint64_t weights;    /* in memory of the device's own; 0 where it has none */
+    uint64_t experts;    /* of layers that the host computes */
     int32_t score_rows;  /* rows of a score's step, whose buffers come on top */
 } di_memory_plan;
 
 struct di_engine {
     di_engine_options options;
     di_backend *backend;
+    di_backend *host;      /* computes the experts of layers from device_layers on; NULL: none do */
+    int32_t device_layers; /* where the device has memory of its own */
     di_model *model;
     di_context *context;               /* of the sequences; NULL with max_batch */
     di_core *core;                     /* of the requests; NULL without max_batch */
@@ -83,6 +86,16 @@ di_status di_device_check(const di_engine_options *options, di_error *error);
 di_status di_device_create(const di_engine_options *options, const char *name,
                            const di_config *config, di_backend **out, di_error *error);
 
+/* engine_layers.c. How many layers are whole on a device with memory of its own: as many as the
+ * options say; else all, where they fit with one context's pages; else the most that fit beside
+ * this context. */
+di_status di_device_layers(const di_engine_options *options, const di_config *config,
+                           const di_backend *device, const di_context_options *context,
+                           int32_t *out, di_error *error);
+/* Sets engine->device_layers, and engine->host where it is needed. */
+di_status di_engine_share_layers(di_engine *engine, const di_config *config,
+                                 const di_context_options *context, di_error *error);
+
 /* Opens the model and what serves requests. */
 di_status di_engine_open_core(di_engine *engine, const char *directory, const di_config *config,
                               const di_model_options *model, di_error *error);
@@ -93,11 +106,12 @@ void di_engine_close_core(di_engine *engine);
 /* Bytes of a score's buffers for each row of its step. */
 uint64_t di_score_row_bytes(const di_config *config, const di_backend *backend);
 
-/* Divides options->memory, and the device's where it has memory of its own; host: bytes that are
- * taken beside the context and the weights. It is DI_ERR_MEMORY with needed and allowed bytes when
- * it is too little. */
+/* Divides options->memory, and the device's where it has memory of its own, with device_layers of
+ * the layers; host: bytes that are taken beside the context and the weights. It is DI_ERR_MEMORY with
+ * needed and allowed bytes when it is too little. */
 di_status di_engine_divide_memory(const char *path, const di_config *config,
-                                  const di_backend *backend, const di_engine_options *options,
+                                  const di_backend *backend, int32_t device_layers,
+                                  const di_engine_options *options,
                                   const di_context_options *context, uint64_t host,
                                   di_memory_plan *plan, di_error *error);
 

@@ -14,12 +14,21 @@ static di_status read_numerics(const di_engine_options *o, di_numerics *out, di_
                    o->numerics);
 }
 
+static di_status check_layers(const di_engine_options *o, di_error *error) {
+    bool gpu = strcmp(o->backend, "auto") == 0 || strcmp(o->backend, "cuda") == 0;
+    if (o->gpu_layers < 0 || gpu) return DI_OK;
+    return di_fail(
+        error, DI_ERR_USAGE,
+        "gpu_layers says how a GPU shares a model with the CPU; the backend %s has no GPU",
+        o->backend);
+}
+
 di_status di_device_check(const di_engine_options *o, di_error *error) {
     static const char *const names[] = {"auto", "cpu", "cuda", "ref"};
     di_numerics numerics;
     DI_TRY(read_numerics(o, &numerics, error));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(o->backend, names[i]) == 0) return DI_OK;
+        if (strcmp(o->backend, names[i]) == 0) return check_layers(o, error);
     }
     return di_fail(error, DI_ERR_USAGE,
                    "backend '%.40s' is unknown; there are auto, cpu, cuda and ref", o->backend);
@@ -75,14 +84,21 @@ di_status di_engine_plan_gpu(const di_config *config, const di_engine_options *o
     di_placement place;
     *out = (di_gpu_plan){0};
     DI_TRY(di_device_create(options, "cuda", config, &backend, error));
-    di_status status = di_model_place(config, backend, &place, error);
+    di_status status = di_device_layers(options, config, backend, context, &out->layers, error);
+    if (status == DI_OK)
+        status = di_model_place_layers(config, backend, out->layers, &place, error);
+    if (status != DI_OK) {
+        backend->destroy(backend);
+        return status;
+    }
     snprintf(out->device, sizeof out->device, "%s", backend->device);
     out->memory = backend->device_memory;
     out->weights = place.device_bytes;
     out->host_tables = place.host_bytes;
+    out->host_experts = place.expert_bytes;
     out->state = di_context_plan(config, backend, context);
     uint64_t left = out->memory > out->weights ? out->memory - out->weights : 0;
     out->fits = out->state.total <= left;
     backend->destroy(backend);
-    return status;
+    return DI_OK;
 }

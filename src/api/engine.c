@@ -10,7 +10,14 @@
 #include "api/api_internal.h"
 #include "api/plan.h"
 
-enum { MAX_CHUNK = 65536, MAX_SEQUENCES = 4096, MAX_THREADS = 1024, MAX_GPU = 1023, MAX_OUT = 32 };
+enum {
+    MAX_CHUNK = 65536,
+    MAX_SEQUENCES = 4096,
+    MAX_THREADS = 1024,
+    MAX_GPU = 1023,
+    MAX_OUT = 32,
+    MAX_GPU_LAYERS = 1000
+};
 
 di_engine_options di_engine_options_defaults(void) {
     return (di_engine_options){.backend = "auto",
@@ -30,6 +37,7 @@ di_engine_options di_engine_options_defaults(void) {
                                .memory = 0,
                                .gpu_device = 0,
                                .gpu_memory = 0,
+                               .gpu_layers = -1,
                                .progress = NULL,
                                .user = NULL};
 }
@@ -55,6 +63,7 @@ static di_status check_options(const di_engine_options *o, di_error *error) {
     }
     DI_TRY(check_range("steps_ahead", o->steps_ahead, -1, 1, error));
     DI_TRY(check_range("gpu_device", o->gpu_device, 0, MAX_GPU, error));
+    DI_TRY(check_range("gpu_layers", o->gpu_layers, -1, MAX_GPU_LAYERS, error));
     DI_TRY(di_device_check(o, error));
     return check_range("chunk", o->chunk, 1, MAX_CHUNK, error);
 }
@@ -127,6 +136,7 @@ static void fill_info(di_engine *engine) {
         .hidden_size = config->hidden_size,
         .bos_token = config->bos_token_id,
         .eos_token = config->eos_token_id,
+        .gpu_layers = engine->backend->device ? engine->device_layers : 0,
         .context = engine->info.context,
         .context_model = config->max_position_embeddings,
         .state_bytes = engine->info.state_bytes,
@@ -158,8 +168,13 @@ static di_status open_model(di_engine *engine, const char *directory, const di_c
     model.progress = o->progress ? load_progress : NULL;
     model.user = engine;
     if (o->max_batch > 0) return di_engine_open_core(engine, directory, config, &model, error);
-    DI_TRY(di_engine_divide_memory(directory, config, engine->backend, o, &context, 0,
-                                   &engine->memory, error));
+    DI_TRY(di_engine_share_layers(engine, config, &context, error));
+    uint64_t host = 0;
+    if (engine->host) host = di_context_plan_host(config, engine->backend, engine->host, &context);
+    DI_TRY(di_engine_divide_memory(directory, config, engine->backend, engine->device_layers, o,
+                                   &context, host, &engine->memory, error));
+    model.host = engine->host;
+    model.device_layers = engine->device_layers;
     context.max_bytes = engine->memory.max_bytes;
     model.release_layers = engine->memory.release_layers;
     engine->info.context = context.max_context;
@@ -173,19 +188,24 @@ static void close_model(di_engine *engine) {
     di_context_destroy(engine->context);
     di_model_close(engine->model);
     if (engine->backend) engine->backend->destroy(engine->backend);
+    if (engine->host) engine->host->destroy(engine->host);
     engine->core = NULL;
     engine->context = NULL;
     engine->model = NULL;
     engine->backend = NULL;
+    engine->host = NULL;
 }
 
 static void say_why_gpu(di_engine *engine) {
     const uint64_t mib = 1 << 20;
+    char layers[160];
+    di_layers_text(engine->device_layers, di_model_config(engine->model)->num_hidden_layers,
+                   engine->memory.experts, layers, sizeof layers);
     snprintf(engine->why, sizeof engine->why,
              "%s: weights %" PRIu64 " MiB and state %" PRIu64 " MiB of %" PRIu64
-             " MiB that may be taken",
+             " MiB that may be taken%s%s",
              engine->backend->device, engine->memory.weights / mib, engine->info.state_bytes / mib,
-             engine->backend->device_memory / mib);
+             engine->backend->device_memory / mib, layers[0] ? "; " : "", layers);
 }
 
 /* The GPU, if there is one that this build can use and the model fits it; else the CPU. What is
@@ -213,7 +233,9 @@ static di_status open_chosen(di_engine *engine, const char *directory, di_error 
     if (strcmp(name, "auto") == 0) return open_auto(engine, directory, &config, error);
     di_status status = di_device_create(&engine->options, name, &config, &engine->backend, error);
     if (status != DI_OK) return strcmp(name, "cuda") == 0 ? di_device_refuse(error) : status;
-    return open_model(engine, directory, &config, error);
+    status = open_model(engine, directory, &config, error);
+    if (status == DI_OK && engine->host) say_why_gpu(engine); /* nobody asked for just this */
+    return status;
 }
 
 di_status di_engine_open(const char *directory, const di_engine_options *options, di_engine **out,

@@ -8,7 +8,8 @@
  * one row.
  *
  * A device with memory of its own has a bound of its own, for weights and state; what is bounded here
- * is then the rest, with the Engram tables that stay in host memory.
+ * is then the rest, with the Engram tables that stay in host memory, and the experts of layers that
+ * the CPU computes.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -70,18 +71,20 @@ static uint64_t mib(uint64_t bytes) { return (bytes >> 20) + ((bytes & 0xFFFFF) 
 
 /* Memory of the device's own holds weights and state, and nothing is given back. */
 static di_status divide_device(const di_config *config, const di_backend *backend,
-                               const di_context_options *context, const di_placement *place,
-                               di_memory_plan *plan, di_error *error) {
+                               const di_context_options *context, int32_t layers,
+                               const di_placement *place, di_memory_plan *plan, di_error *error) {
     uint64_t state = di_context_plan(config, backend, context).total;
     uint64_t allowed = backend->device_memory;
     if (place->device_bytes > allowed || state > allowed - place->device_bytes) {
-        return di_fail(error, DI_ERR_MEMORY,
-                       "the model does not fit %s: %" PRIu64 " MiB are needed (weights %" PRIu64
-                       " MiB, a context of %" PRId64 " tokens %" PRIu64 " MiB), %" PRIu64
-                       " MiB may be taken; allow more, ask for a smaller context or chunk, or take "
-                       "the cpu backend",
-                       backend->device, mib(place->device_bytes) + mib(state),
-                       mib(place->device_bytes), context->max_context, mib(state), allowed >> 20);
+        return di_fail(
+            error, DI_ERR_MEMORY,
+            "the model does not fit %s: %" PRIu64 " MiB are needed (weights %" PRIu64
+            " MiB, a context of %" PRId64 " tokens %" PRIu64 " MiB), %" PRIu64
+            " MiB may be taken; allow more, %sask for a smaller context or chunk, or take "
+            "the cpu backend",
+            backend->device, mib(place->device_bytes) + mib(state), mib(place->device_bytes),
+            context->max_context, mib(state), allowed >> 20,
+            layers > 0 ? "fewer gpu layers, " : "");
     }
     if (place->host_bytes > machine_bytes()) {
         return di_fail(error, DI_ERR_MEMORY,
@@ -91,6 +94,7 @@ static di_status divide_device(const di_config *config, const di_backend *backen
                        backend->device, mib(place->host_bytes), machine_bytes() >> 20);
     }
     plan->weights = place->device_bytes;
+    plan->experts = place->expert_bytes;
     plan->max_bytes = allowed - place->device_bytes;
     return DI_OK;
 }
@@ -113,7 +117,8 @@ static di_status too_little(const di_engine_options *options, const di_context_o
 }
 
 di_status di_engine_divide_memory(const char *path, const di_config *config,
-                                  const di_backend *backend, const di_engine_options *options,
+                                  const di_backend *backend, int32_t device_layers,
+                                  const di_engine_options *options,
                                   const di_context_options *context, uint64_t host,
                                   di_memory_plan *plan, di_error *error) {
     directory_bytes directory;
@@ -123,8 +128,8 @@ di_status di_engine_divide_memory(const char *path, const di_config *config,
     DI_TRY(measure_directory(path, &directory, error));
     *plan = (di_memory_plan){.score_rows = context->max_out};
     if (own) {
-        DI_TRY(di_model_place(config, backend, &place, error));
-        DI_TRY(divide_device(config, backend, context, &place, plan, error));
+        DI_TRY(di_model_place_layers(config, backend, device_layers, &place, error));
+        DI_TRY(divide_device(config, backend, context, device_layers, &place, plan, error));
     } else {
         state += di_context_plan(config, backend, context).total;
     }
@@ -134,7 +139,8 @@ di_status di_engine_divide_memory(const char *path, const di_config *config,
     }
     DI_TRY(program_bytes(config, &directory, &program, error));
     /* On their way to the device, weights are read one matrix at a time. */
-    weights = own ? place.host_bytes + place.largest_bytes : directory.weights;
+    weights = directory.weights;
+    if (own) weights = place.host_bytes + place.largest_bytes + place.expert_bytes;
     plan->release_layers = !own && program + host + state + weights > options->memory;
     if (plan->release_layers) {
         DI_TRY(

@@ -91,12 +91,14 @@ static uint64_t host_bytes(const di_backend *backend, const di_config *config,
 static di_status divide(di_engine *engine, const char *directory, const di_config *config,
                         di_core_options *o, di_error *error) {
     di_context_options context = di_core_context_options(config, o);
+    DI_TRY(di_engine_share_layers(engine, config, &context, error));
     uint64_t host = host_bytes(engine->backend, config, o, &context);
+    if (engine->host) host += di_context_plan_host(config, engine->backend, engine->host, &context);
     int32_t least = (int32_t)((o->max_context + DI_PAGE_TOKENS - 1) / DI_PAGE_TOKENS);
     for (;;) {
         di_status status =
-            di_engine_divide_memory(directory, config, engine->backend, &engine->options, &context,
-                                    host, &engine->memory, error);
+            di_engine_divide_memory(directory, config, engine->backend, engine->device_layers,
+                                    &engine->options, &context, host, &engine->memory, error);
         if (status != DI_ERR_MEMORY || o->n_pages <= least) return status;
         o->n_pages = o->n_pages / 2 > least ? o->n_pages / 2 : least;
         context.n_pages = o->n_pages;
@@ -113,13 +115,20 @@ di_status di_engine_open_core(di_engine *engine, const char *directory, const di
     options.max_bytes = engine->memory.max_bytes;
     if (options.steps_ahead < 0) options.steps_ahead = engine->backend->device ? 1 : 0;
     model_options.release_layers = engine->memory.release_layers;
+    model_options.host = engine->host;
+    model_options.device_layers = engine->device_layers;
     DI_TRY(di_model_open(directory, engine->backend, &model_options, &engine->model, error));
     DI_TRY(di_kv_fingerprint(directory, di_model_checkpoint(engine->model), &fingerprint, error));
     di_context_options context = di_core_context_options(config, &options);
     engine->info.context = context.max_context;
     engine->info.state_bytes = di_context_plan(config, engine->backend, &context).total;
-    return di_core_create(engine->model, &options, &fingerprint, engine->options.numerics,
-                          engine->backend->name, &engine->core, error);
+    char kernels[32]; /* bits depend on who computes what */
+    snprintf(kernels, sizeof kernels, "%s", engine->backend->name);
+    if (engine->host)
+        snprintf(kernels, sizeof kernels, "%s cpu %d", engine->backend->name,
+                 (int)engine->device_layers);
+    return di_core_create(engine->model, &options, &fingerprint, engine->options.numerics, kernels,
+                          &engine->core, error);
 }
 
 /* ---- Requests ---- */

@@ -10,19 +10,22 @@
 #include "kernels/cpu/peak.h"
 #include "kernels/cuda/peak.h"
 
-/* As di_engine_open chooses, for the least that a scenario may open: one request of 64 tokens. */
+/* As di_engine_open chooses, for the least that a scenario may open: one request of 64 tokens. Floors
+ * are those of a GPU that has all layers, also where it shares them. */
 static di_status choose(di_bench *b, di_error *error) {
     di_engine_options o = di_engine_options_defaults();
     di_context_options context;
     di_gpu_plan gpu;
-    char why[400];
+    char why[400], layers[160];
     di_args_machine(b->args, &o);
     o.max_batch = 1;
     o.context = 64;
     DI_TRY(di_engine_plan_context(&b->config, &o, &context, error));
     di_status status = di_engine_plan_gpu(&b->config, &o, &context, &gpu, error);
     if (status == DI_OK && gpu.fits) {
-        snprintf(why, sizeof why, "%s", gpu.device);
+        di_layers_text(gpu.layers, b->config.num_hidden_layers, gpu.host_experts, layers,
+                       sizeof layers);
+        snprintf(why, sizeof why, "%s%s%s", gpu.device, layers[0] ? ": " : "", layers);
     } else if (status == DI_OK) {
         snprintf(why, sizeof why, "%s: weights of %" PRIu64 " MiB do not fit %" PRIu64 " MiB",
                  gpu.device, gpu.weights >> 20, gpu.memory >> 20);

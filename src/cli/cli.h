@@ -77,6 +77,7 @@ typedef enum di_option_id {
     DI_OPT_MEMORY,
     DI_OPT_GPU_MEMORY,
     DI_OPT_GPU_DEVICE,
+    DI_OPT_GPU_LAYERS,
     DI_OPT_CONTEXT,
     DI_OPT_CHUNK,
     DI_OPT_BATCH,

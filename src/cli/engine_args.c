@@ -11,6 +11,8 @@ void di_args_machine(const di_args *args, di_engine_options *out) {
     out->n_threads = (int32_t)di_args_int(args, DI_OPT_THREADS);
     out->gpu_device = (int32_t)di_args_int(args, DI_OPT_GPU_DEVICE);
     out->gpu_memory = di_args_unsigned(args, DI_OPT_GPU_MEMORY);
+    if (di_args_given(args, DI_OPT_GPU_LAYERS))
+        out->gpu_layers = (int32_t)di_args_int(args, DI_OPT_GPU_LAYERS);
     out->chunk = (int32_t)di_args_int(args, DI_OPT_CHUNK);
     if (di_args_given(args, DI_OPT_CONTEXT)) out->context = di_args_int(args, DI_OPT_CONTEXT);
     if (di_args_given(args, DI_OPT_SPEC)) out->spec = di_args_text(args, DI_OPT_SPEC);

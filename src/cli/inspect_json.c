@@ -73,9 +73,10 @@ static void json_gpu(const di_inspect_subject *s, di_buffer *out) {
     di_lossy_write(out, g->device, strlen(g->device));
     di_buffer_printf(out,
                      ", \"memory\": %" PRIu64 ", \"weights\": %" PRIu64 ", \"state\": %" PRIu64
-                     ", \"host_tables\": %" PRIu64 ", \"fits\": %s}",
-                     g->memory, g->weights, g->state.total, g->host_tables,
-                     g->fits ? "true" : "false");
+                     ", \"host_tables\": %" PRIu64 ", \"layers\": %d, \"host_experts\": %" PRIu64
+                     ", \"fits\": %s}",
+                     g->memory, g->weights, g->state.total, g->host_tables, (int)g->layers,
+                     g->host_experts, g->fits ? "true" : "false");
 }
 
 void di_inspect_json(const di_inspect_subject *s, di_buffer *out) {

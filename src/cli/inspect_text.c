@@ -184,13 +184,15 @@ static void print_need(const di_inspect_subject *s, di_buffer *out) {
 
 static void print_gpu(const di_inspect_subject *s, di_buffer *out) {
     const di_gpu_plan *g = &s->gpu;
-    char a[32], b[32], d[32], e[32];
+    char a[32], b[32], d[32], e[32], layers[160];
     if (s->no_gpu[0]) di_buffer_printf(out, "  no GPU: %s\n", s->no_gpu);
     if (!s->has_gpu) return;
     di_buffer_printf(out, "%s:\n", g->device);
     di_buffer_printf(out, "  weights %s and state %s of %s that may be taken: %s\n",
                      sized(g->weights, a), sized(g->state.total, b), sized(g->memory, d),
                      g->fits ? "it fits" : "it does not fit");
+    di_layers_text(g->layers, s->config.num_hidden_layers, g->host_experts, layers, sizeof layers);
+    if (layers[0]) di_buffer_printf(out, "  %s\n", layers);
     if (g->host_tables > 0) {
         di_buffer_printf(out, "  Engram tables of %s stay in host memory\n",
                          sized(g->host_tables, e));

@@ -53,6 +53,11 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_GPU_DEVICE] = {.name = "gpu-device", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
         .value = "N", .min = 0, .max = 1023, .default_value = "0", .verbs = NETWORK | INSPECT,
         .help = "Which GPU, by the number that CUDA gives it."},
+    [DI_OPT_GPU_LAYERS] = {.name = "gpu-layers", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
+        .value = "N", .min = 0, .max = 1000, .default_note = "all, or as many as fit",
+        .verbs = NETWORK | INSPECT,
+        .help = "Layers, from the first on, that are whole on the GPU. Of the others the CPU computes "
+                "the routed experts, from host memory. More than there are: all."},
     [DI_OPT_CONTEXT] = {.name = "context", .type = DI_TYPE_INT, .group = DI_GROUP_MACHINE,
         .value = "N", .unit = "tokens", .min = 1, .max = 1073741824.0,
         .default_note = "the model's, at most 32768; bench: what a measurement needs",

@@ -106,6 +106,15 @@ struct di_backend {
      * for differences between two points of one stream. */
     void (*stamp)(di_stream *stream, double *host);
 
+    /* Zeroed memory that the host and operations share: *host is where the host finds it, *out the
+     * same for copies and operations; free(out) gives it back. Taken from the host's memory. */
+    di_status (*alloc_shared)(di_backend *backend, uint64_t size, const char *what, void **host,
+                              di_ptr *out, di_error *error);
+    /* In stream order run(user) on some thread of the host, which may look into shared memory then
+     * and write to it, and uses nothing of this backend. The stream goes on when it returns; after a
+     * failure of the stream it is not called. Not between record() and recorded(). */
+    void (*call)(di_stream *stream, void (*run)(void *user), void *user);
+
     uint64_t (*mark)(di_stream *stream); /* a point in the stream */
     di_status (*wait)(di_stream *stream, uint64_t mark, di_error *error); /* until it is reached */
 
@@ -123,6 +132,10 @@ struct di_backend {
 static inline di_status di_backend_sync(di_backend *backend, di_error *error) {
     return backend->wait(backend->stream, backend->mark(backend->stream), error);
 }
+
+/* alloc_shared of backends whose addresses are the host's. */
+di_status di_alloc_same(di_backend *backend, uint64_t size, const char *what, void **host,
+                        di_ptr *out, di_error *error);
 
 /* bind_matrix of backends that read matrices as they are stored. */
 di_status di_bind_as_stored(di_backend *backend, const di_host_matrix *m, const char *what,

@@ -1,4 +1,4 @@
-/* Matrices as they are stored, and bound so. */
+/* Matrices as they are stored, and bound so; memory that is the host's anyway. */
 #include "kernels/backend.h"
 
 static uint64_t ceil_div(int32_t a, int32_t b) {
@@ -22,4 +22,11 @@ di_status di_bind_as_stored(di_backend *backend, const di_host_matrix *m, const 
     DI_TRY(backend->bind(backend, m->data, di_host_matrix_bytes(m), what, &out->data, error));
     if (scales == 0) return DI_OK;
     return backend->bind(backend, m->scale, scales, what, &out->scale, error);
+}
+
+di_status di_alloc_same(di_backend *backend, uint64_t size, const char *what, void **host,
+                        di_ptr *out, di_error *error) {
+    DI_TRY(backend->alloc(backend, size, what, out, error));
+    *host = (void *)(uintptr_t)out->address;
+    return DI_OK;
 }

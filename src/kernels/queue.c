@@ -45,6 +45,11 @@ typedef struct queue_job {
 enum { JOB_ALIGN = 16 };
 _Static_assert(sizeof(queue_job) == JOB_ALIGN, "a body follows its header, aligned");
 
+typedef struct queue_call {
+    void (*run)(void *user);
+    void *user;
+} queue_call;
+
 typedef struct queue_transfer {
     di_ptr to, from;
     void *host;
@@ -248,6 +253,11 @@ static void run_discard(di_stream *s, const void *body) {
     s->inner->discard(s->inner->stream, t->host, t->size);
 }
 
+static void run_call(di_stream *s, const void *body) {
+    const queue_call *c = body;
+    s->inner->call(s->inner->stream, c->run, c->user);
+}
+
 static void upload(di_stream *s, di_ptr to, const void *host, uint64_t size) {
     if (size > MAX_JOB_BYTES - sizeof(queue_job) - sizeof(queue_transfer)) {
         wait_idle(s); /* the worker touches nothing until the next job is published */
@@ -288,6 +298,12 @@ static void discard(di_stream *s, const void *host, uint64_t size) {
     enqueue_transfer(s, run_discard, (queue_transfer){.host = same, .size = size});
 }
 
+static void call(di_stream *s, void (*run)(void *user), void *user) {
+    queue_call *c = begin_job(s, run_call, sizeof *c);
+    *c = (queue_call){run, user};
+    publish(s);
+}
+
 static uint64_t mark(di_stream *s) { return s->head; }
 
 static di_status wait_mark(di_stream *s, uint64_t point, di_error *error) {
@@ -312,6 +328,11 @@ static di_status prepare(di_backend *backend, const di_limits *limits, di_error 
 static di_status alloc(di_backend *backend, uint64_t size, const char *what, di_ptr *out,
                        di_error *error) {
     return inner_of(backend)->alloc(inner_of(backend), size, what, out, error);
+}
+
+static di_status alloc_shared(di_backend *backend, uint64_t size, const char *what, void **host,
+                              di_ptr *out, di_error *error) {
+    return inner_of(backend)->alloc_shared(inner_of(backend), size, what, host, out, error);
 }
 
 static void free_memory(di_backend *backend, di_ptr memory) {
@@ -392,6 +413,8 @@ static queue_backend *create_stopped(di_backend *inner) {
         .upload = upload,
         .download = download,
         .stamp = stamp,
+        .alloc_shared = alloc_shared,
+        .call = call,
         .copy = copy,
         .fill = fill,
         .discard = discard,

@@ -245,6 +245,10 @@ static void moe(const di_pass *p, int32_t layer) {
     p->ops->shared_expert(p->stream,
                           &(di_shared_expert_args){n, c->swiglu_limit, p->at->u, w->shared_w1,
                                                    w->shared_w3, w->shared_w2, p->at->shared});
+    if (di_on_host(p->context->model, layer)) {
+        di_pass_host_experts(p, layer);
+        return;
+    }
     p->ops->experts(p->stream, &(di_experts_args){.n_rows = n,
                                                   .top_k = w->top_k,
                                                   .n_experts = w->n_experts,

@@ -207,7 +207,8 @@ di_status di_context_create(di_model *model, const di_context_options *options, 
     di_context_bytes bytes;
     di_context_lay_out(&model->config, model->backend, options, context, &bytes);
     place(context);
-    status = fill_tables(context, error);
+    DI_TRY_DONE(fill_tables(context, error));
+    status = di_crossing_create(context, error);
 done:
     if (status != DI_OK) {
         di_context_destroy(context);
@@ -219,6 +220,7 @@ done:
 
 void di_context_destroy(di_context *context) {
     if (!context) return;
+    di_crossing_destroy(context);
     context->backend->free(context->backend, context->memory);
     free(context->length);
     free(context->margin);

@@ -325,9 +325,15 @@ di_batch di_pass_batch(const di_context *context, int32_t n_rows, di_ptr floor) 
 
 /* ---- The step ---- */
 
+/* What a host is called with does not follow from a key. Draft passes never call it. */
+static bool can_record(const di_pass *p) {
+    return p->context->backend->record && !p->context->tap &&
+           (!p->context->model->host || p->block > 0);
+}
+
 bool di_pass_record(const di_pass *p, di_pass_shape shape) {
     di_backend *backend = p->context->backend;
-    if (!backend->record || p->context->tap) return false;
+    if (!can_record(p)) return false;
     const uint64_t key[2] = {p->context->serial << 44 | (uint64_t)shape.own_rows << 23 |
                                  (uint64_t)shape.n_own << 2 | (uint64_t)shape.drafts << 1 |
                                  shape.samples,
@@ -338,7 +344,7 @@ bool di_pass_record(const di_pass *p, di_pass_shape shape) {
 
 void di_pass_recorded(const di_pass *p) {
     di_backend *backend = p->context->backend;
-    if (backend->recorded && !p->context->tap) backend->recorded(p->stream);
+    if (can_record(p)) backend->recorded(p->stream);
 }
 
 /* What the step's operations read, but for what others of them write. */

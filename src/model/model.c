@@ -13,7 +13,7 @@
 /* Checkpoints with at most this many bytes of scales have all of them checked when they open. */
 static const uint64_t deep_check_bytes = (uint64_t)256 << 20;
 
-di_model_options di_model_options_defaults(void) { return (di_model_options){NULL, NULL, false}; }
+di_model_options di_model_options_defaults(void) { return (di_model_options){0}; }
 
 static di_status join(char *path, size_t size, const char *directory, const char *name,
                       di_error *error) {
@@ -132,8 +132,11 @@ di_status di_model_open(const char *directory, di_backend *backend, const di_mod
     if (!model) return di_fail(error, DI_ERR_MEMORY, "out of memory: model");
     model->backend = backend;
     model->release_layers = options->release_layers;
+    model->host = options->host;
     di_status status;
     DI_TRY_DONE(open_files(model, directory, error));
+    model->device_layers = model->host ? options->device_layers : model->config.num_hidden_layers;
+    if (model->host) DI_TRY_DONE(di_host_check(backend, model->host, error));
     DI_TRY_DONE(di_weights_bind(model, options, error));
     if (model->release_layers) DI_TRY_DONE(di_ranges_collect(model, error));
     DI_TRY_DONE(upload_frequencies(model, error));
@@ -155,7 +158,8 @@ void di_model_close(di_model *model) {
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) backend->free(backend, tables[i]);
     int32_t n_blocks = model->config.num_hidden_layers + model->config.num_nextn_predict_layers;
     for (int32_t i = 0; model->blocks && i < n_blocks; i++) {
-        backend->free(backend, model->blocks[i].moe.experts);
+        di_backend *owner = di_on_host(model, i) ? model->host : backend;
+        owner->free(owner, model->blocks[i].moe.experts);
     }
     free(model->blocks);
     di_ranges_free(model);

@@ -31,6 +31,11 @@ typedef struct di_model_options {
     /* Drop a layer's mapped pages after its use in a step, so that resident memory stays near one
      * layer: for checkpoints larger than memory. */
     bool release_layers;
+    /* Routed experts of backbone layers from device_layers on are bound to `host`, and computed by
+     * it: a backend of host memory whose operations run at once ("cpu", "ref"), of the same numerics,
+     * for this model alone, which must outlive it. NULL (default): all layers are the backend's. */
+    di_backend *host;
+    int32_t device_layers;
 } di_model_options;
 
 di_model_options di_model_options_defaults(void);
@@ -64,10 +69,14 @@ typedef struct di_placement {
     uint64_t device_bytes;  /* that the device takes for weights */
     uint64_t host_bytes;    /* of tables that stay in host memory, and are pinned there */
     uint64_t largest_bytes; /* of a tensor that is no such table, with its scales */
+    uint64_t expert_bytes;  /* of routed experts that the host computes: mapped, not pinned */
 } di_placement;
 /* As this backend binds matrices; NULL, before there is one: as they are stored. */
 di_status di_model_place(const di_config *config, const di_backend *backend, di_placement *out,
                          di_error *error);
+/* The same where a host computes the routed experts of layers from device_layers on. */
+di_status di_model_place_layers(const di_config *config, const di_backend *backend,
+                                int32_t device_layers, di_placement *out, di_error *error);
 
 /* ---- State ---- */
 
@@ -94,6 +103,11 @@ typedef struct di_context_bytes {
 } di_context_bytes;
 di_context_bytes di_context_plan(const di_config *config, const di_backend *backend,
                                  const di_context_options *options);
+
+/* What such a context takes of host memory besides, where `host` computes experts of layers: what
+ * crosses between the two, and the host's workspace. */
+uint64_t di_context_plan_host(const di_config *config, const di_backend *device,
+                              const di_backend *host, const di_context_options *options);
 
 /* Takes all memory. DI_ERR_MEMORY with needed and allowed bytes when it does not fit. */
 di_status di_context_create(di_model *model, const di_context_options *options, di_context **out,

@@ -72,6 +72,8 @@ typedef struct di_layer_ranges {
 struct di_model {
     di_config config;
     di_backend *backend;
+    di_backend *host;      /* di_model_options; NULL: there is none */
+    int32_t device_layers; /* num_hidden_layers without a host */
     di_checkpoint *checkpoint;
     di_tokenizer *tokenizer; /* NULL when the checkpoint brings a token map only */
     di_engram engram;
@@ -86,6 +88,11 @@ struct di_model {
     di_ptr freq_main, freq_compress;                     /* float32 [rd / 2] */
     di_ptr token_map, multipliers, primes, hash_offsets; /* Engram constants on the device */
 };
+
+/* The routed experts of a layer are the host's; those of draft layers never are. */
+static inline bool di_on_host(const di_model *model, int32_t layer) {
+    return layer >= model->device_layers && layer < model->config.num_hidden_layers;
+}
 
 /* placement.c: how a matrix of the contract is used. The groups of its products; 0: a table, of which
  * operations read rows by themselves. */
@@ -174,6 +181,7 @@ struct di_context {
     int32_t n_blocks;               /* of the last step */
     bool sampled;                   /* the last step sampled */
     uint64_t serial;                /* no two contexts have the same one */
+    struct di_crossing *crossing;   /* host_experts.c; NULL where the model has no host */
     di_tap_fn tap;
     void *tap_user;
 };
@@ -281,6 +289,14 @@ void di_pass_allot(const di_pass *p, const di_step *step);
 void di_pass_accept(const di_pass *p, const di_step *step, const di_sample_args *sampled);
 void di_blocks_advance(di_context *context, const di_step *step);
 di_status di_blocks_check(di_context *context, const di_step *step, di_error *error);
+
+/* host_experts.c: whether `host` can compute for this device; what crosses between the two, of a
+ * context; y = experts(u) of a layer, from what the router chose and the shared expert gave. */
+typedef struct di_crossing di_crossing;
+di_status di_host_check(const di_backend *device, const di_backend *host, di_error *error);
+di_status di_crossing_create(di_context *context, di_error *error);
+void di_crossing_destroy(di_context *context);
+void di_pass_host_experts(const di_pass *p, int32_t layer);
 
 /* observe.c: window rows of the draft layers for the rows of the pass, from main_hidden. */
 void di_pass_observe(const di_pass *p);

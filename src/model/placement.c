@@ -24,6 +24,7 @@ typedef struct sizes {
     const di_config *config;
     const di_backend *backend;
     di_placement *out;
+    int32_t device_layers; /* from here on routed experts are the host's */
     uint64_t largest_table, slab_left;
     uint64_t before;    /* bytes of the tensor before: a scale comes behind its matrix */
     bool packs, packed; /* any matrix; the one before */
@@ -54,6 +55,10 @@ static uint64_t packed_bytes(const sizes *s, const di_tensor_spec *spec) {
 static di_status add_tensor(void *user, const di_tensor_spec *spec, di_error *error) {
     sizes *s = user;
     (void)error;
+    if (spec->kind == DI_KIND_EXPERTS && spec->layer >= s->device_layers) {
+        s->out->expert_bytes += di_tensor_spec_bytes(spec);
+        return DI_OK;
+    }
     if (!spec->required || (spec->dtype == DI_F8_E8M0 && s->packed)) return DI_OK;
     uint64_t bytes = di_tensor_spec_bytes(spec), packed = packed_bytes(s, spec);
     s->packed = packed > 0;
@@ -76,8 +81,13 @@ static di_status add_tensor(void *user, const di_tensor_spec *spec, di_error *er
 
 di_status di_model_place(const di_config *config, const di_backend *backend, di_placement *out,
                          di_error *error) {
+    return di_model_place_layers(config, backend, config->num_hidden_layers, out, error);
+}
+
+di_status di_model_place_layers(const di_config *config, const di_backend *backend,
+                                int32_t device_layers, di_placement *out, di_error *error) {
     *out = (di_placement){0};
-    sizes s = {.config = config, .backend = backend, .out = out};
+    sizes s = {.config = config, .backend = backend, .out = out, .device_layers = device_layers};
     DI_TRY(di_contract_each(config, find_largest, &s, error));
     if (s.largest_table > out->largest_bytes) out->host_from = out->largest_bytes + 1;
     DI_TRY(di_contract_each(config, add_tensor, &s, error));

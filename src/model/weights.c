@@ -13,6 +13,7 @@
 /* The first failure sticks; later calls do nothing. */
 typedef struct loader {
     di_model *model;
+    di_backend *backend; /* what is bound goes to it */
     const di_model_options *options;
     di_status status;
     di_error *error;
@@ -38,14 +39,14 @@ static const di_tensor *find(loader *l, const char *name) {
 
 /* The device has a copy: the file's pages would only fill the host's memory. */
 static void release_copied(const loader *l, const di_tensor *tensor, di_ptr at) {
-    bool copied = l->model->backend->device && at.address != (uint64_t)(uintptr_t)tensor->data;
+    bool copied = l->backend->device && at.address != (uint64_t)(uintptr_t)tensor->data;
     if (l->status == DI_OK && copied) di_tensor_release(tensor);
 }
 
 static di_ptr bind_tensor(loader *l, const char *name, const di_tensor **tensor) {
     di_ptr ptr = DI_NONE;
     if (l->status != DI_OK || !(*tensor = find(l, name))) return ptr;
-    di_backend *backend = l->model->backend;
+    di_backend *backend = l->backend;
     l->status = backend->bind(backend, (*tensor)->data, (*tensor)->bytes, name, &ptr, l->error);
     release_copied(l, *tensor, ptr);
     report(l);
@@ -67,7 +68,7 @@ __attribute__((format(printf, 3, 4))) static void vector(loader *l, di_vector *o
 /* For products; scale NULL where there is none. */
 static void bind_product(loader *l, const di_tensor *tensor, const di_tensor *scale, int32_t groups,
                          di_matrix *out) {
-    di_backend *backend = l->model->backend;
+    di_backend *backend = l->backend;
     const di_host_matrix m = {out->dtype, out->n,       out->k,
                               groups,     tensor->data, scale ? scale->data : NULL};
     l->status = backend->bind_matrix(backend, &m, tensor->name, out, l->error);
@@ -141,7 +142,7 @@ static void experts(loader *l, di_moe_weights *moe, const char *p) {
         table[e] = (di_expert){w1.data, w1.scale, w3.data, w3.scale, w2.data, w2.scale};
         moe->expert_dtype = w1.dtype;
     }
-    di_backend *backend = l->model->backend;
+    di_backend *backend = l->backend;
     if (l->status == DI_OK) {
         l->status = backend->alloc(backend, bytes, "table of experts", &moe->experts, l->error);
     }
@@ -149,7 +150,7 @@ static void experts(loader *l, di_moe_weights *moe, const char *p) {
     free(table);
 }
 
-static void moe(loader *l, di_block_weights *b, const char *p, bool draft) {
+static void moe(loader *l, di_block_weights *b, const char *p, bool draft, bool on_host) {
     const di_config *c = &l->model->config;
     b->moe.n_experts = draft ? c->dspark_n_routed_experts : c->n_routed_experts;
     b->moe.top_k = draft ? c->dspark_num_experts_per_tok : c->num_experts_per_tok;
@@ -160,14 +161,16 @@ static void moe(loader *l, di_block_weights *b, const char *p, bool draft) {
     matrix(l, &b->moe.shared_w1, "%s.ffn.shared_experts.w1", p);
     matrix(l, &b->moe.shared_w3, "%s.ffn.shared_experts.w3", p);
     matrix(l, &b->moe.shared_w2, "%s.ffn.shared_experts.w2", p);
+    if (on_host) l->backend = l->model->host;
     experts(l, &b->moe, p);
+    l->backend = l->model->backend;
 }
 
-static void block(loader *l, di_block_weights *b, const char *p, bool draft) {
+static void block(loader *l, di_block_weights *b, const char *p, bool draft, bool on_host) {
     mix(l, &b->attn_mix, p, "attn");
     mix(l, &b->ffn_mix, p, "ffn");
     attention(l, b, p);
-    moe(l, b, p, draft);
+    moe(l, b, p, draft, on_host);
 }
 
 static void engram(loader *l, di_engram_weights *out, const char *p) {
@@ -190,7 +193,7 @@ static void layer(loader *l, int32_t number) {
     di_block_weights *b = &l->model->blocks[number];
     char p[32];
     snprintf(p, sizeof p, "layers.%d", number);
-    block(l, b, p, false);
+    block(l, b, p, false, di_on_host(l->model, number));
     if (role->engram >= 0) engram(l, &b->engram, p);
     if (role->is_kv_source) {
         matrix(l, &b->compressor.wkv, "%s.attn.compressor.wkv", p);
@@ -213,7 +216,7 @@ static void draft(loader *l) {
     for (int32_t stage = 0; stage < n; stage++) {
         char p[32];
         snprintf(p, sizeof p, "mtp.%d", stage);
-        block(l, &l->model->blocks[c->num_hidden_layers + stage], p, true);
+        block(l, &l->model->blocks[c->num_hidden_layers + stage], p, true, false);
     }
     matrix(l, &d->main_proj, "mtp.0.main_proj");
     vector(l, &d->main_norm, "mtp.0.main_norm.weight");
@@ -225,7 +228,12 @@ static void draft(loader *l) {
 
 di_status di_weights_bind(di_model *model, const di_model_options *options, di_error *error) {
     const di_config *c = &model->config;
-    loader l = {model, options, DI_OK, error, 0, di_checkpoint_count(model->checkpoint)};
+    loader l = {.model = model,
+                .backend = model->backend,
+                .options = options,
+                .status = DI_OK,
+                .error = error,
+                .total = di_checkpoint_count(model->checkpoint)};
     size_t n_blocks = (size_t)c->num_hidden_layers + (size_t)c->num_nextn_predict_layers;
     model->blocks = calloc(n_blocks, sizeof *model->blocks);
     if (!model->blocks) return di_fail(error, DI_ERR_MEMORY, "out of memory: table of layers");

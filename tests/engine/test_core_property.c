@@ -56,8 +56,19 @@ static bool one_in(dice *d, int32_t n) { return below(d, n) == 0; }
 /* ---- Models, opened when a schedule first needs them ---- */
 
 /* "cpu" as it is; with forged drafts; that behind a queue. The scalar twins at once and late. A
- * GPU, whose memory cannot be read, so that drafts are forged through the engine alone. */
-typedef enum model_kind { PLAIN, FORGED, FORGED_QUEUE, TWINS, LATE, CUDA, KINDS } model_kind;
+ * GPU, whose memory cannot be read, so that drafts are forged through the engine alone. SPLIT: with
+ * a host for some of the experts, "cpu" behind a queue or a GPU. */
+typedef enum model_kind {
+    PLAIN,
+    FORGED,
+    FORGED_QUEUE,
+    TWINS,
+    LATE,
+    CUDA,
+    SPLIT,
+    SPLIT_CUDA,
+    KINDS
+} model_kind;
 
 typedef struct models {
     test_model at[2][2][2][KINDS]; /* directory, numerics, threads - 1, kind */
@@ -81,6 +92,8 @@ static test_model *get_model(int32_t directory, int32_t numerics, int32_t thread
     case TWINS: run_open_model(m, name, TEST_REF, rounds, threads); break;
     case LATE: run_open_model(m, name, TEST_LATE, rounds, threads); break;
     case CUDA: run_open_model(m, name, TEST_CUDA, rounds, threads); break;
+    case SPLIT: run_open_model(m, name, TEST_SPLIT_QUEUE, rounds, threads); break;
+    case SPLIT_CUDA: run_open_model(m, name, TEST_SPLIT_CUDA, rounds, threads); break;
     default: run_open_model(m, name, TEST_CPU, rounds, threads); break;
     }
     return m;
@@ -112,8 +125,8 @@ typedef struct schedule {
     double row_s;
 } schedule;
 
-static void set_cuda(schedule *s) {
-    s->kind = CUDA;
+static void set_kind(schedule *s, model_kind kind) {
+    s->kind = kind;
     s->threads = 1;
     s->n_runs = N_RUNS;
     s->document = DOCUMENT;
@@ -145,7 +158,8 @@ static void roll_options(schedule *s, bool cuda) {
     s->through_core = s->options.steps_ahead == 0 && one_in(d, 2);
     s->wrong_in = one_in(d, 4) ? 0 : 2 + below(d, 12);
     s->row_s = one_in(d, 3) ? 3e-4 : 1e-6;
-    if (cuda) set_cuda(s);
+    if (cuda) set_kind(s, s->seed % 4 == 2 ? SPLIT_CUDA : CUDA);
+    if (!cuda && s->seed % 5 == 2) set_kind(s, SPLIT);
     s->options.max_rows = s->options.max_batch + below(d, 3) * below(d, 40);
     for (int32_t i = 0; i < N_DOCUMENTS; i++) {
         for (int32_t k = 0; k < DOCUMENT; k++) s->documents[i][k] = below(d, s->vocab);
@@ -239,7 +253,8 @@ static void run_alone(schedule *s, int32_t i) {
                                .max_context = MAX_CONTEXT,
                                .prefix_cache = false,
                                .replay = s->options.replay};
-    model_kind kind = s->kind == LATE ? TWINS : s->kind == CUDA ? CUDA : PLAIN;
+    bool gpu = s->kind == CUDA || s->kind == SPLIT_CUDA;
+    model_kind kind = s->kind == LATE ? TWINS : gpu ? s->kind : PLAIN;
     di_core *core = run_core(get_model(s->directory, s->numerics, 1, kind), &options);
     const run *r = &s->runs[i];
     for (int32_t choice = 0; choice < r->request.n; choice++) {

@@ -237,11 +237,18 @@ static void test_cuda_release(void **state) {
     compare(TEST_CPU, TEST_CUDA);
 }
 
+/* Activations of two types: they cross as float32. */
+static void test_split_cuda_release(void **state) {
+    (void)state;
+    test_need_cuda();
+    compare(TEST_CPU, TEST_SPLIT_CUDA);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_twins),        cmocka_unit_test(test_fast),
         cmocka_unit_test(test_release),      cmocka_unit_test(test_cuda),
-        cmocka_unit_test(test_cuda_release),
+        cmocka_unit_test(test_cuda_release), cmocka_unit_test(test_split_cuda_release),
     };
     test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);

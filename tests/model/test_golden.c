@@ -349,6 +349,17 @@ static void test_queued_tiny_b(void **state) {
     run_suite("tiny-b", TEST_QUEUE);
 }
 
+static void test_split_tiny_a(void **state) {
+    (void)state;
+    run_suite("tiny-a", TEST_SPLIT_QUEUE);
+}
+
+static void test_split_cuda_tiny_b(void **state) {
+    (void)state;
+    test_need_cuda();
+    run_suite("tiny-b", TEST_SPLIT_CUDA);
+}
+
 static void test_cuda_tiny_a(void **state) {
     (void)state;
     test_need_cuda();
@@ -363,10 +374,11 @@ static void test_cuda_tiny_b(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_twins_tiny_a),  cmocka_unit_test(test_twins_tiny_b),
-        cmocka_unit_test(test_fast_tiny_a),   cmocka_unit_test(test_fast_tiny_b),
-        cmocka_unit_test(test_queued_tiny_b), cmocka_unit_test(test_cuda_tiny_a),
-        cmocka_unit_test(test_cuda_tiny_b),
+        cmocka_unit_test(test_twins_tiny_a),      cmocka_unit_test(test_twins_tiny_b),
+        cmocka_unit_test(test_fast_tiny_a),       cmocka_unit_test(test_fast_tiny_b),
+        cmocka_unit_test(test_queued_tiny_b),     cmocka_unit_test(test_cuda_tiny_a),
+        cmocka_unit_test(test_cuda_tiny_b),       cmocka_unit_test(test_split_tiny_a),
+        cmocka_unit_test(test_split_cuda_tiny_b),
     };
     test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);

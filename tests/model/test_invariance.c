@@ -208,6 +208,43 @@ static void test_queue(void **state) {
     check_later(TEST_CPU, TEST_QUEUE, "queue");
 }
 
+/* Experts of the host in the midst of a stream that runs later: whichever side computes them, the
+ * bits are those of one backend, for both sides are of one kind here. */
+static void test_split(void **state) {
+    (void)state;
+    check_later(TEST_REF, TEST_SPLIT_LATE, "late, with a host");
+    check_later(TEST_CPU, TEST_SPLIT_QUEUE, "queue, with a host");
+}
+
+/* Far more calls of the host than may be under way, and nobody waits between them. */
+static void test_split_ahead(void **state) {
+    (void)state;
+    enum { TOKENS = 300 };
+    int32_t ids[TOKENS];
+    const int32_t last = TOKENS - 1, first = 0;
+    test_model m;
+    const setup s = {TINY_A, TEST_SPLIT_QUEUE, DI_NUMERICS_RELEASE, TOKENS, 1};
+    open_model(&m, &s, 2);
+    make_ids(&m, 0, ids, TOKENS);
+    assert_null(test_feed(&m, 0, ids, 200, NULL, 0));
+    float *want = test_feed(&m, 0, ids + 200, TOKENS - 200, &(int32_t){last - 200}, 1);
+    for (int32_t i = 0; i < last; i++) assert_null(test_feed(&m, 1, ids + i, 1, NULL, 0));
+    float *got = test_feed(&m, 1, ids + last, 1, &first, 1);
+    expect_rows(&m, got, want, 0, 1, "one by one, ahead");
+    free(want);
+    free(got);
+    test_model_close(&m);
+}
+
+static void test_split_cuda(void **state) {
+    (void)state;
+    test_need_cuda();
+    for (int numerics = 0; numerics < 2; numerics++) {
+        check(&(setup){TINY_A, TEST_SPLIT_CUDA, (di_numerics)numerics, 110, 1});
+        check(&(setup){"models/demo", TEST_SPLIT_CUDA, (di_numerics)numerics, 200, 17});
+    }
+}
+
 static void test_cuda(void **state) {
     (void)state;
     test_need_cuda();
@@ -220,10 +257,11 @@ static void test_cuda(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cpu_float), cmocka_unit_test(test_cpu_release),
-        cmocka_unit_test(test_cpu_demo),  cmocka_unit_test(test_twins),
-        cmocka_unit_test(test_late),      cmocka_unit_test(test_queue),
-        cmocka_unit_test(test_cuda),
+        cmocka_unit_test(test_cpu_float),  cmocka_unit_test(test_cpu_release),
+        cmocka_unit_test(test_cpu_demo),   cmocka_unit_test(test_twins),
+        cmocka_unit_test(test_late),       cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_split),      cmocka_unit_test(test_cuda),
+        cmocka_unit_test(test_split_cuda), cmocka_unit_test(test_split_ahead),
     };
     test_filter();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,15 +23,30 @@ static void create_backend(test_model *m, const test_model_options *o) {
     case TEST_REF: must(di_backend_create_ref(o->numerics, &m->backend, &error), &error); break;
     case TEST_CPU:
     case TEST_QUEUE:
+    case TEST_SPLIT_QUEUE:
         must(di_backend_create_cpu(o->numerics, &cpu, &m->backend, &error), &error);
-        if (o->backend == TEST_QUEUE)
+        if (o->backend != TEST_CPU)
             must(di_backend_create_queue(m->backend, &m->backend, &error), &error);
         break;
     case TEST_CUDA:
+    case TEST_SPLIT_CUDA:
         must(di_backend_create_cuda(o->numerics, NULL, &m->backend, &error), &error);
         break;
-    case TEST_LATE: must(late_backend_create(o->numerics, &m->backend, &error), &error); break;
+    case TEST_LATE:
+    case TEST_SPLIT_LATE:
+        must(late_backend_create(o->numerics, &m->backend, &error), &error);
+        break;
     }
+}
+
+static void create_host(test_model *m, const test_model_options *o) {
+    di_error error;
+    di_cpu_options cpu = {o->n_threads ? o->n_threads : 1, 0, ~0u};
+    m->host = NULL;
+    if (o->backend < TEST_SPLIT_LATE) return;
+    must(o->backend == TEST_SPLIT_LATE ? di_backend_create_ref(o->numerics, &m->host, &error)
+                                       : di_backend_create_cpu(o->numerics, &cpu, &m->host, &error),
+         &error);
 }
 
 void test_need_cuda(void) {
@@ -52,7 +67,10 @@ void test_model_open(test_model *m, const char *directory, const test_model_opti
     snprintf(path, sizeof path, "%s%s%s", absolute ? "" : DI_SOURCE_DIR, absolute ? "" : "/",
              directory);
     create_backend(m, options);
+    create_host(m, options);
     di_model_options load = di_model_options_defaults();
+    load.host = m->host;
+    load.device_layers = 1;
     di_error error;
     must(di_model_open(path, m->backend, &load, &m->model, &error), &error);
     m->config = di_model_config(m->model);
@@ -69,6 +87,7 @@ void test_model_close(test_model *m) {
     di_context_destroy(m->context);
     di_model_close(m->model);
     m->backend->destroy(m->backend);
+    if (m->host) m->host->destroy(m->host);
 }
 
 float *test_feed(test_model *m, int32_t slot, const int32_t *ids, int32_t n,

@@ -5,11 +5,22 @@
 
 #include "model/model.h"
 
-/* TEST_QUEUE: "cpu" behind a queue. */
-typedef enum test_backend { TEST_REF, TEST_CPU, TEST_LATE, TEST_QUEUE, TEST_CUDA } test_backend;
+/* TEST_QUEUE: "cpu" behind a queue. TEST_SPLIT_*: with a host, "cpu" or for late "ref", that computes
+ * the routed experts of all layers but the first. */
+typedef enum test_backend {
+    TEST_REF,
+    TEST_CPU,
+    TEST_LATE,
+    TEST_QUEUE,
+    TEST_CUDA,
+    TEST_SPLIT_LATE,
+    TEST_SPLIT_QUEUE,
+    TEST_SPLIT_CUDA
+} test_backend;
 
 typedef struct test_model {
     di_backend *backend;
+    di_backend *host; /* NULL unless TEST_SPLIT_* */
     di_model *model;
     di_context *context;
     const di_config *config;

@@ -29,6 +29,10 @@ typedef union late_args {
         uint64_t size;
         int byte;
     } transfer;
+    struct {
+        void (*run)(void *user);
+        void *user;
+    } call;
 } late_args;
 
 typedef struct late_job {
@@ -245,6 +249,20 @@ static void late_stamp(di_stream *stream, double *host) {
     enqueue_transfer(stream, run_stamp, host, DI_NONE, DI_NONE, sizeof *host, 0);
 }
 
+static void run_call(di_stream *ref, late_args *args) {
+    (void)ref;
+    args->call.run(args->call.user);
+}
+
+static void late_call(di_stream *stream, void (*run)(void *user), void *user) {
+    late_args args;
+    memset(&args, 0, sizeof args);
+    require_no_recording(stream);
+    args.call.run = run;
+    args.call.user = user;
+    enqueue(stream, run_call, &args, sizeof args);
+}
+
 static uint64_t late_mark(di_stream *stream) {
     late_backend *late = owner_of(stream);
     pthread_mutex_lock(&late->lock);
@@ -291,6 +309,15 @@ static di_status late_alloc(di_backend *backend, uint64_t size, const char *what
     }
     out->address = (uint64_t)(uintptr_t)(late->revealed + late->memory_used);
     late->memory_used += (size + 63) / 64 * 64 + 64;
+    return DI_OK;
+}
+
+/* The host has an address of its own for what operations find elsewhere. */
+static di_status late_alloc_shared(di_backend *backend, uint64_t size, const char *what,
+                                   void **host, di_ptr *out, di_error *error) {
+    late_backend *late = (late_backend *)backend;
+    DI_TRY(late_alloc(backend, size, what, out, error));
+    *host = late->hidden + (out->address - (uint64_t)(uintptr_t)late->revealed);
     return DI_OK;
 }
 
@@ -369,6 +396,8 @@ di_status late_backend_create(di_numerics numerics, di_backend **out, di_error *
         .fill = late_fill,
         .discard = late_discard,
         .stamp = late_stamp,
+        .alloc_shared = late_alloc_shared,
+        .call = late_call,
         .mark = late_mark,
         .wait = late_wait,
         .record = late_record,

@@ -151,6 +151,11 @@ static void stamp(di_stream *s, double *host) {
     *host = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+static void call(di_stream *s, void (*run)(void *user), void *user) {
+    (void)s;
+    run(user);
+}
+
 static uint64_t mark(di_stream *s) { return ++s->marks; }
 
 static di_status wait_mark(di_stream *s, uint64_t point, di_error *error) {
@@ -214,6 +219,8 @@ di_status di_backend_create_cpu(di_numerics numerics, const di_cpu_options *opti
         .fill = fill,
         .discard = discard,
         .stamp = stamp,
+        .alloc_shared = di_alloc_same,
+        .call = call,
         .mark = mark,
         .wait = wait_mark,
         .destroy = destroy,

@@ -238,6 +238,7 @@ void cuda_download(di_stream *s, void *host, di_ptr from, uint64_t size);
 void cuda_copy(di_stream *s, di_ptr to, di_ptr from, uint64_t size);
 void cuda_fill(di_stream *s, di_ptr to, int byte, uint64_t size);
 void cuda_stamp(di_stream *s, double *host);
+void cuda_call(di_stream *s, void (*run)(void *user), void *user);
 uint64_t cuda_mark(di_stream *s);
 /* Waits for all that was enqueued, and hands it out: nothing is on its way to the host any more. */
 void cuda_drain(di_stream *s);

@@ -7,12 +7,14 @@
 static const di_ops cuda_ops = {DI_EACH_OP(CUDA_ENTRY)};
 #undef CUDA_ENTRY
 
-/* A piece of memory that destroy gives back. */
+/* A piece of memory that destroy gives back: of the device, a registered range of somebody else's
+ * host memory, or pinned host memory of ours. */
+typedef enum block_kind { OF_DEVICE, REGISTERED, SHARED } block_kind;
 typedef struct block {
     struct block *next, *previous;
-    void *memory; /* of the device; of the host where `host` */
+    void *memory;
     uint64_t size;
-    bool host; /* a registered range of somebody else's memory */
+    block_kind kind;
 } block;
 
 /* Small bound ranges share slabs: the driver rounds sizes up and is slow. */
@@ -36,10 +38,10 @@ static cuda_backend *self_of(di_backend *backend) {
 
 /* ---- Memory ---- */
 
-static block *new_block(cuda_backend *self, void *memory, uint64_t size, bool host) {
+static block *new_block(cuda_backend *self, void *memory, uint64_t size, block_kind kind) {
     block *head = &self->blocks, *b = static_cast<block *>(malloc(sizeof *b));
     if (b == NULL) return NULL;
-    *b = block{head->next, head, memory, size, host};
+    *b = block{head->next, head, memory, size, kind};
     b->next->previous = b;
     head->next = b;
     return b;
@@ -48,8 +50,10 @@ static block *new_block(cuda_backend *self, void *memory, uint64_t size, bool ho
 static void free_block(cuda_backend *self, block *b) {
     b->next->previous = b->previous;
     b->previous->next = b->next;
-    if (b->host) {
+    if (b->kind == REGISTERED) {
         (void)cudaHostUnregister(b->memory);
+    } else if (b->kind == SHARED) {
+        (void)cudaFreeHost(b->memory);
     } else {
         (void)cudaFree(b->memory);
         self->used -= b->size;
@@ -82,7 +86,7 @@ static di_status take(cuda_backend *self, uint64_t size, const char *what, uint8
     if (status == cudaErrorMemoryAllocation) return no_room(self, size, what, error);
     if (!cuda_check(&self->stream, status, what))
         return di_fail(error, DI_ERR_IO, "cuda backend: %s", self->stream.failure);
-    if (new_block(self, memory, size, false) == NULL) {
+    if (new_block(self, memory, size, OF_DEVICE) == NULL) {
         (void)cudaFree(memory);
         return di_fail(error, DI_ERR_MEMORY, "cuda backend: no memory");
     }
@@ -112,6 +116,31 @@ static di_status alloc(di_backend *backend, uint64_t size, const char *what, di_
     return DI_OK;
 }
 
+/* Pinned host memory; with one address for both sides, as on every 64-bit system. */
+static di_status alloc_shared(di_backend *backend, uint64_t size, const char *what, void **host,
+                              di_ptr *out, di_error *error) {
+    cuda_backend *self = self_of(backend);
+    void *memory = NULL;
+    *host = NULL;
+    *out = DI_NONE;
+    cuda_begin(&self->stream);
+    cudaError_t status = cudaHostAlloc(&memory, size, cudaHostAllocMapped);
+    if (status != cudaSuccess) {
+        (void)cudaGetLastError();
+        return di_fail(error, DI_ERR_MEMORY,
+                       "cuda backend: cannot pin %llu bytes of host memory for %s: %s",
+                       (unsigned long long)size, what, cudaGetErrorString(status));
+    }
+    if (new_block(self, memory, size, SHARED) == NULL) {
+        (void)cudaFreeHost(memory);
+        return di_fail(error, DI_ERR_MEMORY, "cuda backend: no memory");
+    }
+    memset(memory, 0, size);
+    *host = memory;
+    *out = cuda_ptr(memory);
+    return DI_OK;
+}
+
 static void free_memory(di_backend *backend, di_ptr memory) {
     di_stream *s = backend->stream;
     if (memory.address == 0) return;
@@ -124,7 +153,7 @@ static void free_memory(di_backend *backend, di_ptr memory) {
 static bool is_pinned(const cuda_backend *self, uintptr_t page) {
     for (const block *b = self->blocks.next; b != &self->blocks; b = b->next) {
         uintptr_t begin = reinterpret_cast<uintptr_t>(b->memory);
-        if (b->host && page >= begin && page < begin + b->size) return true;
+        if (b->kind == REGISTERED && page >= begin && page < begin + b->size) return true;
     }
     return false;
 }
@@ -151,7 +180,8 @@ static di_status bind_host(cuda_backend *self, const void *host, uint64_t size, 
     cudaError_t status =
         cudaHostRegister(memory, end - begin,
                          cudaHostRegisterMapped | (read_only ? cudaHostRegisterReadOnly : 0u));
-    if (status == cudaSuccess && new_block(self, memory, end - begin, true) != NULL) return DI_OK;
+    if (status == cudaSuccess && new_block(self, memory, end - begin, REGISTERED) != NULL)
+        return DI_OK;
     *out = DI_NONE;
     if (status == cudaSuccess) {
         (void)cudaHostUnregister(memory);
@@ -396,6 +426,8 @@ extern "C" di_status di_backend_create_cuda(di_numerics numerics, const di_cuda_
         .fill = cuda_fill,
         .discard = discard,
         .stamp = cuda_stamp,
+        .alloc_shared = alloc_shared,
+        .call = cuda_call,
         .mark = cuda_mark,
         .wait = cuda_wait,
         .record = cuda_record,

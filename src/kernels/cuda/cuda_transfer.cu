@@ -218,6 +218,12 @@ void cuda_stamp(di_stream *s, double *host) {
     cuda_check(s, cudaEventRecord(stamp->event, s->stream), "stamp");
 }
 
+void cuda_call(di_stream *s, void (*run)(void *user), void *user) {
+    cuda_begin_copy(s);
+    if (s->failed == cudaSuccess)
+        cuda_check(s, cudaLaunchHostFunc(s->stream, run, user), "a call of the host");
+}
+
 /* ---- Points in the stream ---- */
 
 uint64_t cuda_mark(di_stream *s) {

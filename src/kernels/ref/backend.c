@@ -123,6 +123,11 @@ static void stamp(di_stream *s, double *host) {
     *host = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+static void call(di_stream *s, void (*run)(void *user), void *user) {
+    (void)s;
+    run(user);
+}
+
 static uint64_t mark(di_stream *s) {
     (void)s;
     return 0;
@@ -166,6 +171,8 @@ di_status di_backend_create_ref(di_numerics numerics, di_backend **out, di_error
         .fill = fill,
         .discard = discard,
         .stamp = stamp,
+        .alloc_shared = di_alloc_same,
+        .call = call,
         .mark = mark,
         .wait = wait_mark,
         .destroy = destroy,
