@@ -222,35 +222,6 @@ di_runner_stats di_runner_get_stats(di_runner *runner) {
     return stats;
 }
 
-/* ---- The thread ---- */
-
-static void lose_engine(di_runner *runner, const di_error *error) {
-    runner->failed = true;
-    snprintf(runner->message, sizeof runner->message, "the engine failed: %.250s", error->message);
-    for (di_job *job = runner->jobs.first; job; job = job->next) {
-        end_here(runner, job, DI_REASON_FAILED, runner->message);
-    }
-}
-
-/* Waits while there is nothing to do. False: stop. */
-static bool get_work(di_runner *runner, bool idle, di_job **jobs, di_job **cancels) {
-    pthread_mutex_lock(&runner->lock);
-    while (idle && !runner->stopping && !runner->commands.first && !runner->cancels) {
-        pthread_cond_wait(&runner->work, &runner->lock);
-    }
-    *jobs = runner->commands.first;
-    *cancels = runner->cancels;
-    runner->commands = (job_list){NULL, NULL};
-    runner->cancels = NULL;
-    for (di_job *job = *jobs; job; job = job->next_command) {
-        job->taken_in = true;
-        job->cancelling = job->cancelled;
-    }
-    bool go = !runner->stopping;
-    pthread_mutex_unlock(&runner->lock);
-    return go;
-}
-
 /* ---- Where the time goes ---- */
 
 /* In di_engine_step. */
@@ -293,7 +264,34 @@ di_status di_runner_trace(di_runner *runner, di_trace *out, di_error *error) {
     return DI_OK;
 }
 
-/* ---- The thread, again ---- */
+/* ---- The thread ---- */
+
+static void lose_engine(di_runner *runner, const di_error *error) {
+    runner->failed = true;
+    snprintf(runner->message, sizeof runner->message, "the engine failed: %.250s", error->message);
+    for (di_job *job = runner->jobs.first; job; job = job->next) {
+        end_here(runner, job, DI_REASON_FAILED, runner->message);
+    }
+}
+
+/* Waits while there is nothing to do. False: stop. */
+static bool get_work(di_runner *runner, bool idle, di_job **jobs, di_job **cancels) {
+    pthread_mutex_lock(&runner->lock);
+    while (idle && !runner->stopping && !runner->commands.first && !runner->cancels) {
+        pthread_cond_wait(&runner->work, &runner->lock);
+    }
+    *jobs = runner->commands.first;
+    *cancels = runner->cancels;
+    runner->commands = (job_list){NULL, NULL};
+    runner->cancels = NULL;
+    for (di_job *job = *jobs; job; job = job->next_command) {
+        job->taken_in = true;
+        job->cancelling = job->cancelled;
+    }
+    bool go = !runner->stopping;
+    pthread_mutex_unlock(&runner->lock);
+    return go;
+}
 
 static void count_rows(di_runner *runner) {
     uint64_t rows = di_engine_get_stats(runner->engine).rows;
