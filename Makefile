@@ -9,7 +9,7 @@ export FUZZ_SECONDS JOBS
 
 .DEFAULT_GOAL := all
 .PHONY: all help run test check-fast accurate bench asan ubsan tsan fuzz lint format install cov clean \
-        gpu-test gpu-bench grammar-campaign setup-build setup-test configure reconfigure
+        gpu-test gpu-bench cuda-archs grammar-campaign setup-build setup-test configure reconfigure
 
 all: configure ## the program, left at ./deepinfer
 	@ninja -C $(RELEASE) -j $(JOBS) deepinfer
@@ -54,6 +54,11 @@ gpu-test: setup-test reconfigure ## what the CUDA backend must pass, on a machin
 gpu-bench: setup-test reconfigure ## the GPU's ceilings, operations, and full-width layers (GPU_LAYERS)
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
 	@tools/gpu bench $(RELEASE) || [ $$? -eq 77 ]
+
+cuda-archs: setup-test ## compile the CUDA backend for the architectures beside the default one (100a)
+	@cmake -S . -B build/cuda-archs -G Ninja -DCMAKE_BUILD_TYPE=Release -DDI_CUDA=on \
+		-DDI_CUDA_ARCHS=100a -DDI_WERROR=ON >/dev/null
+	@ninja -C build/cuda-archs -j $(JOBS) --quiet cuda_objects
 
 accurate: setup-test reconfigure ## long campaigns: the 475 GiB geometry, schedules, 10,000 requests
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet

@@ -1,6 +1,6 @@
 /* The forward pass of full-width layers against the device's ceilings: bench_gpu [options]
  *
- *   --sections a,b,...         of start, decode, prefill, verify; default all. The ceilings are
+ *   --sections a,b,...         of start, decode, idle, prefill, verify; default all. The ceilings are
  *                              always measured: everything is held against them
  *   --backend cuda|cpu         default cuda
  *   --numerics float|release   default release
@@ -131,7 +131,7 @@ static void check_sections(const char *text) {
     char copy[256], *rest = NULL;
     snprintf(copy, sizeof copy, "%s", text);
     for (char *at = strtok_r(copy, ",", &rest); at; at = strtok_r(NULL, ",", &rest))
-        (void)choice("--sections", at, "ceilings|start|decode|prefill|verify");
+        (void)choice("--sections", at, "ceilings|start|decode|idle|prefill|verify");
 }
 
 static bool read_number(bench *b, const char *name, const char *value) {
@@ -253,7 +253,7 @@ static void measure_ceilings(bench *b) {
 
 int main(int argc, char **argv) {
     static bench b = {.config_name = "released",
-                      .sections = "start,decode,prefill,verify",
+                      .sections = "start,decode,idle,prefill,verify",
                       .cuda = true,
                       .numerics = DI_NUMERICS_RELEASE,
                       .draft_layers = -1,
@@ -275,6 +275,7 @@ int main(int argc, char **argv) {
     if (wants(&b, "start")) section_start(&b);
     measure_ceilings(&b);
     if (wants(&b, "decode")) section_decode(&b);
+    if (wants(&b, "idle")) section_idle(&b);
     if (wants(&b, "prefill")) section_prefill(&b);
     if (wants(&b, "verify")) section_verify(&b);
     model_close(&b);

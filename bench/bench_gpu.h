@@ -1,6 +1,6 @@
 /* What the parts of bench_gpu share: bench_gpu.c (options, order), bench_gpu_model.c (layers,
  * weights), bench_gpu_crowd.c (sequences), bench_gpu_work.c (floors), bench_gpu_profile.c (time by
- * operation), bench_gpu_decode.c, bench_gpu_prefill.c, bench_gpu_verify.c (sections),
+ * operation), bench_gpu_decode.c, bench_gpu_idle.c, bench_gpu_prefill.c, bench_gpu_verify.c (sections),
  * bench_gpu_graph.cu (kernels of a step).
  */
 #ifndef DI_BENCH_GPU_H
@@ -11,7 +11,7 @@
 
 #include "base/buffer.h"
 #include "bench_gpu_graph.h"
-#include "model/model.h"
+#include "engine/engine.h"
 
 enum { MAX_SIZES = 8, MAX_SET = 16, MAX_REPEATS = 200, MAX_BATCH = 512, WARM_STEPS = 4 };
 
@@ -91,7 +91,7 @@ int32_t crowd_some_id(const bench *b, crowd *c);
 di_sample_params crowd_params(const bench *b, int32_t slot);
 
 /* Keeps the device busy for a few milliseconds, in which the host can enqueue what is measured
- * then. Nothing where operations run when they are called. */
+ * then. Nothing on a CPU, where operations take longer than enqueueing them. */
 void stall(bench *b);
 void stall_longer(void); /* from now on twice as long, within reason */
 
@@ -140,6 +140,8 @@ void profile_print(const char *const headings[], int32_t n);
 /* ---- sections ---- */
 
 void section_decode(bench *b);
+void section_idle(bench *b);
+di_core_options idle_options(const bench *b); /* its engine's */
 void section_prefill(bench *b);
 void section_verify(bench *b);
 int64_t decode_room(const bench *b);

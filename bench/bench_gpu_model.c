@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "bench_gpu.h"
+#include "kernels/queue.h"
 #include "model/synth.h"
 #include "model/synth_memory.h"
 
@@ -108,18 +109,22 @@ static void choose_run(bench *b, const source *s, int32_t n, di_config *out) {
 static uint64_t context_bytes(const bench *b, const di_config *c) {
     bench with = *b;
     int32_t most = 0;
-    uint64_t bytes[3];
+    uint64_t largest = 0;
     with.config = c;
     for (int32_t i = 0; i < b->n_sizes; i++) most = b->sizes[i] > most ? b->sizes[i] : most;
-    const di_context_options options[3] = {crowd_options(&with, most, b->context_tokens,
-                                                         decode_room(b), false),
-                                           crowd_options(&with, 1, b->prompt_tokens, 0, false),
-                                           crowd_options(&with, verify_slots(b), b->context_tokens,
-                                                         verify_room(&with),
-                                                         c->num_nextn_predict_layers > 0)};
-    for (int i = 0; i < 3; i++) bytes[i] = di_context_plan(c, b->backend, &options[i]).total;
-    uint64_t largest = bytes[0] > bytes[1] ? bytes[0] : bytes[1];
-    return largest > bytes[2] ? largest : bytes[2];
+    const di_core_options idle = idle_options(&with);
+    const di_context_options options[] = {crowd_options(&with, most, b->context_tokens,
+                                                        decode_room(b), false),
+                                          crowd_options(&with, 1, b->prompt_tokens, 0, false),
+                                          crowd_options(&with, verify_slots(b), b->context_tokens,
+                                                        verify_room(&with),
+                                                        c->num_nextn_predict_layers > 0),
+                                          di_core_context_options(c, &idle)};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        uint64_t bytes = di_context_plan(c, b->backend, &options[i]).total;
+        if (bytes > largest) largest = bytes;
+    }
+    return largest;
 }
 
 static bool fits(bench *b, const di_config *c) {
@@ -136,6 +141,7 @@ static void create_backend(bench *b) {
     } else {
         di_cpu_options options = {b->threads, -1, ~0u};
         must(b, di_backend_create_cpu(b->numerics, &options, &b->backend, &b->error));
+        must(b, di_backend_create_queue(b->backend, &b->backend, &b->error));
     }
     b->backend_s = now_s() - begin;
 }

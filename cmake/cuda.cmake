@@ -61,6 +61,7 @@ foreach(source ${sources})
   list(APPEND DI_CUDA_OBJECTS ${object})
 endforeach()
 set_source_files_properties(${DI_CUDA_OBJECTS} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+add_custom_target(cuda_objects DEPENDS ${DI_CUDA_OBJECTS}) # make cuda-archs
 
 # The runtime is linked in; the driver is looked for when the program asks for a GPU.
 get_filename_component(cuda_home ${DI_NVCC} REALPATH)

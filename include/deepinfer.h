@@ -400,6 +400,28 @@ typedef struct di_engine_stats {
                                                     di_engine_step, in it */
 } di_engine_stats;
 
+/* Where the time of one step went. Of the host: when each part began, in seconds of the monotonic
+ * clock. Of the device: seconds of its own clock, which may have another zero. With steps_ahead the
+ * parts of two steps alternate: the next one is scheduled, built and enqueued before this one is
+ * waited for. */
+typedef struct di_step_trace {
+    uint64_t step;                                        /* from 0 */
+    int32_t rows, prompt_rows, blocks, verified, drafted; /* as in di_engine_stats; choices that
+                                                             decode; choices drafted for */
+    bool ahead;   /* enqueued before the results of the step before it were read */
+    bool follows; /* there was work all the time since the end of the step before it */
+    double schedule, build, enqueue, enqueued; /* the last: the end of that part */
+    double wait, deliver, delivered;
+    double begin, drafts, forward,
+        end; /* of the device; between the last three: drafts, then rows */
+} di_step_trace;
+
+/* From now on `told` is called with every step that was read, inside of di_engine_step; it must not
+ * call the engine. NULL: no more, and the host's clock is not looked at. Nothing for an engine of
+ * sequences. */
+void di_engine_trace(di_engine *engine, void (*told)(void *user, const di_step_trace *step),
+                     void *user);
+
 /* Zeroed for an engine of sequences. */
 di_engine_stats di_engine_get_stats(const di_engine *engine);
 /* Forgets every cached beginning and snapshot that no open request uses: a cold start without

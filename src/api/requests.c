@@ -321,6 +321,11 @@ di_status di_engine_step(di_engine *engine, bool *busy, di_error *error) {
     return status;
 }
 
+void di_engine_trace(di_engine *engine, void (*told)(void *user, const di_step_trace *step),
+                     void *user) {
+    if (engine->core) di_core_trace(engine->core, told, user);
+}
+
 di_engine_stats di_engine_get_stats(const di_engine *engine) {
     if (!engine->core) return (di_engine_stats){0};
     di_core_stats s = di_core_get_stats(engine->core);

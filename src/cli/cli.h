@@ -129,6 +129,8 @@ typedef enum di_option_id {
     DI_OPT_WRITE_TIMEOUT,
     DI_OPT_DRAIN_TIMEOUT,
     DI_OPT_METRICS,
+    DI_OPT_DEBUG,
+    DI_OPT_SLOW_STEP_MS,
     DI_OPT_SETTINGS,
     /* bench and eval */
     DI_OPT_SCENARIO,

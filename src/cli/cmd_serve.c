@@ -54,6 +54,8 @@ static void server_options(const di_args *args, di_server_options *out) {
     out->metrics_prefix = vllm ? "vllm:" : "deepinfer:";
     out->max_batch = (int32_t)di_args_int(args, DI_OPT_MAX_BATCH);
     out->prefix_cache = strcmp(di_args_text(args, DI_OPT_PREFIX_CACHE), "on") == 0;
+    out->debug = di_args_flag(args, DI_OPT_DEBUG);
+    out->slow_step_s = 1e-3 * di_args_real(args, DI_OPT_SLOW_STEP_MS);
     out->log = stderr;
     out->log_requests = !di_args_flag(args, DI_OPT_QUIET);
 }

@@ -263,6 +263,14 @@ const di_option di_options[DI_N_OPTIONS] = {
         .verbs = SERVE,
         .help = "What the names under /metrics begin with; with vllm, dashboards made for that "
                 "work."},
+    [DI_OPT_DEBUG] = {.name = "debug", .type = DI_TYPE_FLAG, .group = DI_GROUP_OUTPUT,
+        .verbs = SERVE,
+        .help = "Keep the last 1024 steps and requests, for /debug/timeline: where their time went, "
+                "in Chrome's trace format. With --api-keys only who has a key may see it."},
+    [DI_OPT_SLOW_STEP_MS] = {.name = "slow-step-ms", .type = DI_TYPE_REAL,
+        .group = DI_GROUP_OUTPUT, .value = "X", .unit = "milliseconds", .min = 0, .max = 86400000,
+        .default_value = "0", .verbs = SERVE,
+        .help = "A step that takes longer is logged, with its parts; 0: none is."},
     [DI_OPT_SETTINGS] = {.name = "settings", .type = DI_TYPE_FILE, .group = DI_GROUP_OUTPUT,
         .value = "FILE", .default_note = "none", .verbs = SERVE,
         .help = "Options from a file, a JSON object whose members have their names: {\"port\": 8001, "

@@ -216,12 +216,16 @@ di_status core__deliver(di_core *core, core__step *step, di_error *error) {
     int64_t at = 0;
     core->reading = step;
     step->n_ended = 0;
+    step->trace.wait = core__now(core);
     DI_TRY(di_context_reach(core->context, step->mark, error));
+    step->trace.deliver = core__now(core);
+    bool follows = !isnan(core->last_end);
     count_times(core, step);
     DI_TRY(deliver_first_tokens(core, step, error));
     DI_TRY(deliver_blocks(core, step, &at, error));
     DI_TRY(deliver_outs(core, step, at, error));
     di_ahead_ends(&core->ahead, step->n_blocks, step->n_ended);
+    core__tell_trace(core, step, follows);
     return DI_OK;
 }
 

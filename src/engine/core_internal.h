@@ -132,6 +132,7 @@ typedef struct core__step {
     /* Seconds of the stream: before all, before the drafts, behind them, after all. */
     double begin, ready, middle, end;
     uint64_t mark;
+    di_step_trace trace; /* the host's times, when somebody wants them */
 } core__step;
 
 enum { CORE__STEPS = 2 };
@@ -225,6 +226,8 @@ struct di_core {
     void *force_user;
     di_ahead ahead;
     bool force_ahead;
+    void (*told)(void *user, const di_step_trace *step); /* NULL: nobody wants to know */
+    void *told_user;
     double last_end; /* seconds of the stream when the last step ended; NAN: work was paused */
 
     di_core_stats stats;
@@ -307,6 +310,13 @@ void core__end_request(di_core *core, core__request *r, di_finish finish, const 
 /* Ends what was cancelled meanwhile and frees what has ended. No callback is running. */
 void core__sweep(di_core *core);
 void core__request_free(core__request *r);
+
+/* ---- core_trace.c ---- */
+
+/* The monotonic clock; 0 when nobody wants to know. */
+double core__now(const di_core *core);
+/* The step was read: tells of it. `follows`: as in di_step_trace. */
+void core__tell_trace(di_core *core, core__step *step, bool follows);
 
 /* ---- core_check.c ---- */
 

@@ -121,20 +121,28 @@ static bool goes_ahead(di_core *core, const core__step *step) {
 
 static di_status run_step(di_core *core, di_error *error) {
     bool again;
+    double schedule = core__now(core);
     DI_TRY(core__schedule(core, &again, error));
     if (again) {
         DI_TRY(read_flying(core, error));
         core__sweep(core); /* who was cancelled by a callback has blocks that were not settled */
+        schedule = core__now(core);
         DI_TRY(core__schedule(core, &again, error));
         assert(!again);
     }
     core__step *step = &core->steps[core->stats.steps % CORE__STEPS];
     assert(step != core->flying);
     core->building = step;
+    double build = core__now(core);
     core__build(core);
     if (step->n_blocks + step->n_rows == 0) return read_flying(core, error);
     step->alone = core->flying == NULL;
+    step->trace = (di_step_trace){.step = core->stats.steps,
+                                  .schedule = schedule,
+                                  .build = build,
+                                  .enqueue = core__now(core)};
     DI_TRY(enqueue(core, step, error));
+    step->trace.enqueued = core__now(core);
     DI_TRY(read_flying(core, error));
     core->flying = step;
     return goes_ahead(core, step) ? DI_OK : read_flying(core, error);

@@ -183,6 +183,9 @@ typedef struct di_core_stats {
 } di_core_stats;
 di_core_stats di_core_get_stats(const di_core *core);
 
+/* See di_engine_trace. Between steps. */
+void di_core_trace(di_core *core, void (*told)(void *user, const di_step_trace *step), void *user);
+
 /* Forgets cached pages and snapshots: a cold start without a new core. Between steps. */
 void di_core_forget(di_core *core);
 

@@ -423,11 +423,25 @@ static void count_ends(di_generation *g, const di_buffer *events) {
     }
 }
 
+static void keep_for_timeline(const di_generation *g) {
+    const di_job *job = g->job;
+    di_timeline_request r = {.arrived = job->arrived,
+                             .started = job->started,
+                             .first = job->first,
+                             .last = job->last,
+                             .ended = di_clock(),
+                             .n_choices = job->n_choices};
+    if (!g->server->timeline) return;
+    snprintf(r.id, sizeof r.id, "%s", g->request_id);
+    di_timeline_add(g->server->timeline, &r);
+}
+
 void generation_take(di_generation *g, di_buffer *events, bool done) {
     count_ends(g, events);
     if (done) {
         g->done = true;
         count_times(g);
+        keep_for_timeline(g);
         give_place(g);
     }
     if (!g->conn) {

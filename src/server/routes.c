@@ -152,6 +152,24 @@ static void handle_file(di_conn *conn, const char *name) {
 static void handle_page(di_conn *conn) { handle_file(conn, "index.html"); }
 static void handle_page_file(di_conn *conn) { handle_file(conn, conn->detail); }
 
+/* The last steps and requests; with --debug only. */
+static void handle_timeline(di_conn *conn) {
+    di_server *server = conn->server;
+    di_buffer body = DI_BUFFER_EMPTY;
+    di_trace trace;
+    di_error error;
+    if (!server->timeline) {
+        conn_error(conn, 404, NULL, 0,
+                   "there is no timeline: the server was started without --debug");
+    } else if (di_runner_trace(server->runner, &trace, &error) != DI_OK) {
+        conn_error(conn, 503, NULL, 1, error.message);
+    } else {
+        di_timeline_write(server->timeline, &trace, &body);
+        di_trace_deinit(&trace);
+        conn_respond(conn, 200, NULL, &body);
+    }
+}
+
 static void handle_chat(di_conn *conn) { generation_start(conn, read_chat); }
 static void handle_completion(di_conn *conn) { generation_start(conn, read_completion); }
 static void handle_responses(di_conn *conn) { generation_start(conn, read_responses); }
@@ -170,6 +188,7 @@ static const di_route routes[] = {
     {"GET", "/ready", handle_ready, true, DI_DIALECT_CHAT},
     {"GET", "/version", handle_version, true, DI_DIALECT_CHAT},
     {"GET", "/metrics", handle_metrics, true, DI_DIALECT_CHAT},
+    {"GET", "/debug/timeline", handle_timeline, false, DI_DIALECT_CHAT},
     {"GET", "/v1/models", handle_models, false, DI_DIALECT_CHAT},
     {"GET", "/models", handle_models, false, DI_DIALECT_CHAT},
     {"GET", "/v1/models/", handle_model, false, DI_DIALECT_CHAT},

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-enum { N_CLIENTS = 4096 };
+enum { N_CLIENTS = 4096, N_SLOW = 16 };
 
 typedef struct job_list {
     di_job *first, *last;
@@ -16,9 +16,8 @@ typedef struct job_list {
 
 struct di_runner {
     di_engine *engine;
+    di_runner_options options;
     int32_t max_open; /* choices in the engine */
-    void (*wake)(void *user);
-    void *user;
     pthread_t thread;
 
     /* The thread's. `jobs` are all that have not ended, in order of arrival, by `next`. */
@@ -27,8 +26,9 @@ struct di_runner {
     int64_t n_served[N_CLIENTS]; /* those that it has, by client; two may share one by chance */
     uint64_t n_rows;             /* of all steps so far */
     di_engine_metrics metrics;
-    bool failed;
+    bool failed, was_slow; /* was_slow: the step that was just made */
     char message[300];
+    double delivered; /* when the last step was; 0: none yet */
 
     /* Under the lock. */
     pthread_mutex_t lock;
@@ -37,6 +37,10 @@ struct di_runner {
     di_job *cancels;   /* the same by `next_cancel`, in no order */
     job_list ready;    /* with something in their inbox, by `next_ready` */
     di_runner_stats stats;
+    di_trace trace;
+    di_slow_step slow[N_SLOW]; /* the first n_slow are to be told */
+    int32_t n_slow;
+    uint64_t n_lost;
     bool stopping;
 };
 
@@ -218,6 +222,48 @@ di_runner_stats di_runner_get_stats(di_runner *runner) {
     return stats;
 }
 
+/* ---- Where the time goes ---- */
+
+/* In di_engine_step. */
+static void on_step(void *user, const di_step_trace *step) {
+    di_runner *runner = user;
+    double from = step->follows && runner->delivered > 0 ? runner->delivered : step->schedule;
+    double seconds = step->delivered - from;
+    bool slow = runner->options.slow_s > 0 && seconds > runner->options.slow_s;
+    runner->delivered = step->delivered;
+    runner->was_slow |= slow;
+    pthread_mutex_lock(&runner->lock);
+    if (runner->trace.n_max > 0) di_trace_add(&runner->trace, step);
+    if (slow && runner->n_slow < N_SLOW) {
+        runner->slow[runner->n_slow++] = (di_slow_step){seconds, runner->n_lost, *step};
+        runner->n_lost = 0;
+    } else {
+        runner->n_lost += slow;
+    }
+    pthread_mutex_unlock(&runner->lock);
+}
+
+bool di_runner_take_slow(di_runner *runner, di_slow_step *out) {
+    pthread_mutex_lock(&runner->lock);
+    bool any = runner->n_slow > 0;
+    if (any) {
+        *out = runner->slow[0];
+        runner->n_slow--;
+        memmove(runner->slow, runner->slow + 1, (size_t)runner->n_slow * sizeof *runner->slow);
+    }
+    pthread_mutex_unlock(&runner->lock);
+    return any;
+}
+
+di_status di_runner_trace(di_runner *runner, di_trace *out, di_error *error) {
+    DI_TRY(di_trace_init(out, runner->options.trace_steps, error));
+    pthread_mutex_lock(&runner->lock);
+    memcpy(out->steps, runner->trace.steps, (size_t)out->n_max * sizeof *out->steps);
+    out->n = runner->trace.n;
+    pthread_mutex_unlock(&runner->lock);
+    return DI_OK;
+}
+
 /* ---- The thread ---- */
 
 static void lose_engine(di_runner *runner, const di_error *error) {
@@ -278,19 +324,28 @@ static void *run(void *user) {
             }
         }
         count_rows(runner);
-        if (give_back_all(runner)) runner->wake(runner->user);
+        bool any = give_back_all(runner) || runner->was_slow;
+        runner->was_slow = false;
+        if (any) runner->options.wake(runner->options.user);
     }
     return NULL;
 }
 
-di_status di_runner_create(di_engine *engine, int32_t max_batch, void (*wake)(void *user),
-                           void *user, di_runner **out, di_error *error) {
+di_status di_runner_create(di_engine *engine, const di_runner_options *options, di_runner **out,
+                           di_error *error) {
     di_runner *runner = calloc(1, sizeof *runner);
     if (!runner) return di_fail(error, DI_ERR_MEMORY, "out of memory: the engine's thread");
     runner->engine = engine;
-    runner->max_open = 2 * max_batch + 8;
-    runner->wake = wake;
-    runner->user = user;
+    runner->options = *options;
+    runner->max_open = 2 * options->max_batch + 8;
+    if (options->trace_steps > 0) {
+        di_status status = di_trace_init(&runner->trace, options->trace_steps, error);
+        if (status != DI_OK) {
+            free(runner);
+            return status;
+        }
+    }
+    if (options->trace_steps > 0 || options->slow_s > 0) di_engine_trace(engine, on_step, runner);
     runner->metrics.step_rows.tokens = true;
     runner->stats.engine = di_engine_get_stats(engine);
     pthread_mutex_init(&runner->lock, NULL);
@@ -302,6 +357,8 @@ di_status di_runner_create(di_engine *engine, int32_t max_batch, void (*wake)(vo
     int failed = pthread_create(&runner->thread, NULL, run, runner);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
+        di_engine_trace(engine, NULL, NULL);
+        di_trace_deinit(&runner->trace);
         free(runner);
         return di_fail_errno(error, failed, "cannot start the engine's thread");
     }
@@ -316,6 +373,8 @@ void di_runner_destroy(di_runner *runner) {
     pthread_cond_signal(&runner->work);
     pthread_mutex_unlock(&runner->lock);
     pthread_join(runner->thread, NULL);
+    di_engine_trace(runner->engine, NULL, NULL);
+    di_trace_deinit(&runner->trace);
     pthread_cond_destroy(&runner->work);
     pthread_mutex_destroy(&runner->lock);
     free(runner);

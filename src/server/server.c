@@ -54,6 +54,7 @@ static void on_wake(uv_async_t *wake) {
         generation_take(job->owner, &server->scratch, done);
     }
     check_engine(server);
+    server_log_slow_steps(server);
     generation_sweep(server);
     server_check_end(server);
 }
@@ -224,17 +225,27 @@ static void free_server(di_server *server) {
     di_turns_destroy(server->env.turns);
     di_grammars_destroy(server->env.grammars);
     di_buffer_free(&server->scratch);
+    free(server->timeline);
     free(server);
 }
 
 static di_status serve(di_server *server, di_engine *engine, di_error *error) {
+    if (server->options.debug) {
+        server->timeline = calloc(1, sizeof *server->timeline);
+        if (!server->timeline) return di_fail(error, DI_ERR_MEMORY, "out of memory: server");
+    }
     DI_TRY(start_handles(server, error));
     DI_TRY(listen_at(server, error));
-    DI_TRY(di_runner_create(engine, server->options.max_batch, wake_loop, server, &server->runner,
-                            error));
+    const di_runner_options runner = {.max_batch = server->options.max_batch,
+                                      .trace_steps = server->timeline ? DI_TIMELINE_STEPS : 0,
+                                      .slow_s = server->options.slow_step_s,
+                                      .wake = wake_loop,
+                                      .user = server};
+    DI_TRY(di_runner_create(engine, &runner, &server->runner, error));
     say_where(server);
     uv_run(&server->loop, UV_RUN_DEFAULT);
     di_runner_stats stats = di_runner_get_stats(server->runner);
+    server_log_slow_steps(server);
     di_runner_destroy(server->runner);
     server_log(server, "info", "event=stopped");
     if (!stats.failed) return DI_OK;

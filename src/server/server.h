@@ -34,6 +34,8 @@ typedef struct di_server_options {
     const char *metrics_prefix; /* default "deepinfer:" */
     int32_t max_batch;          /* that of the engine */
     bool prefix_cache;          /* the same; default true */
+    bool debug;                 /* /debug/timeline; default false */
+    double slow_step_s;         /* a step that takes longer is logged; default 0: none */
     FILE *log;                  /* NULL: silence */
     bool log_requests;          /* one line each; default true */
 } di_server_options;

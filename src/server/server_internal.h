@@ -13,6 +13,7 @@
 #include "server/runner.h"
 #include "server/server.h"
 #include "server/stored.h"
+#include "server/timeline.h"
 #include "server/writer.h"
 
 typedef struct di_server di_server;
@@ -166,6 +167,7 @@ struct di_server {
     di_keys keys;
     di_stored *stored;
     di_metrics metrics;
+    di_timeline *timeline; /* NULL without options.debug */
     di_conn *conns;
     int64_t n_conns;
     di_generation *generations;
@@ -185,6 +187,8 @@ void server_log(di_server *server, const char *level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* One line for an answered request. g NULL: it was no generation. */
 void server_log_request(di_server *server, di_conn *conn, const di_generation *g);
+/* Steps that were slow, and have not been told yet. */
+void server_log_slow_steps(di_server *server);
 const char *server_date(di_server *server);
 /* Ends when nothing is left to do. */
 void server_check_end(di_server *server);

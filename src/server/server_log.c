@@ -119,6 +119,20 @@ void server_log_request(di_server *server, di_conn *conn, const di_generation *g
     end_line(server, &line);
 }
 
+void server_log_slow_steps(di_server *server) {
+    di_slow_step slow;
+    while (di_runner_take_slow(server->runner, &slow)) {
+        const di_step_trace *s = &slow.step;
+        server_log(server, "warn",
+                   "event=slow_step step=%" PRIu64 " rows=%d prompt_rows=%d blocks=%d verified=%d "
+                   "ahead=%d step_s=%.4f schedule_s=%.4f build_s=%.4f enqueue_s=%.4f wait_s=%.4f "
+                   "deliver_s=%.4f device_s=%.4f not_told=%" PRIu64,
+                   s->step, s->rows, s->prompt_rows, s->blocks, s->verified, s->ahead, slow.seconds,
+                   s->build - s->schedule, s->enqueue - s->build, s->enqueued - s->enqueue,
+                   s->deliver - s->wait, s->delivered - s->deliver, s->end - s->begin, slow.n_lost);
+    }
+}
+
 const char *server_date(di_server *server) {
     time_t now = time(NULL);
     struct tm tm;
