@@ -118,7 +118,7 @@ typedef enum di_option_id {
     DI_OPT_ANY_NAME,
     DI_OPT_API_KEYS,
     DI_OPT_CORS,
-    DI_OPT_NO_PAGE,
+    DI_OPT_PAGE,
     DI_OPT_MAX_QUEUE,
     DI_OPT_MAX_CONNECTIONS,
     DI_OPT_MAX_BODY,

@@ -39,7 +39,7 @@ static void server_options(const di_args *args, di_server_options *out) {
     out->port = (int)di_args_int(args, DI_OPT_PORT);
     out->key_file = di_args_text(args, DI_OPT_API_KEYS);
     out->cors = di_args_text(args, DI_OPT_CORS);
-    out->page = !di_args_flag(args, DI_OPT_NO_PAGE);
+    out->page = di_args_flag(args, DI_OPT_PAGE);
     out->any_model = di_args_flag(args, DI_OPT_ANY_NAME);
     out->max_queue = di_args_int(args, DI_OPT_MAX_QUEUE);
     out->max_connections = di_args_int(args, DI_OPT_MAX_CONNECTIONS);
