@@ -48,19 +48,8 @@ static __device__ __forceinline__ void cluster_meet() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* ---- Registers and caches ---- */
+/* ---- Caches ---- */
 
-/* All warps of a warpgroup: how many registers each thread has from now on. */
-template <int N> static __device__ __forceinline__ void fewer_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
-template <int N> static __device__ __forceinline__ void more_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
 /* Asks for the 64 bytes around p, into the second cache. */
 static __device__ __forceinline__ void ask_for(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));

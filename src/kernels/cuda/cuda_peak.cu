@@ -41,6 +41,12 @@ static __device__ void random_tiles(uint32_t *words, int n) {
     }
 }
 
+/* A tile without swizzle: core matrices of 8 rows and 16 bytes, 128 bytes from one to the next along
+ * K, 256 along the other side. In units of 16 bytes. */
+[[maybe_unused]] static __device__ uint64_t plain_descriptor(const void *shared) {
+    return (shared_address(shared) >> 4 & 0x3FFFu) | UINT64_C(8) << 16 | UINT64_C(16) << 32;
+}
+
 static __global__ void __launch_bounds__(THREADS) multiply_warpgroups(float *out) {
     __shared__ __align__(128) uint8_t tiles[(WARPGROUPS * A_BYTES + B_BYTES) * STEPS];
     random_tiles(reinterpret_cast<uint32_t *>(tiles), static_cast<int>(sizeof tiles / 4));

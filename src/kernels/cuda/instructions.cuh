@@ -23,13 +23,6 @@ static __device__ __forceinline__ void copy_4(void *shared, const void *from, ui
                  "l"(from), "r"(valid)
                  : "memory");
 }
-/* To a shared address, all of it there. */
-static __device__ __forceinline__ void copy_16(uint32_t shared, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
-}
-static __device__ __forceinline__ void copy_4(uint32_t shared, const void *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
-}
 static __device__ __forceinline__ void copies_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -58,11 +51,19 @@ static __device__ __forceinline__ uint32_t load_shared_8(uint32_t shared) {
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
     return v;
 }
-static __device__ __forceinline__ void store_shared_8(uint32_t shared, uint32_t v) {
-    asm volatile("st.shared.u8 [%0], %1;" ::"r"(shared), "r"(v) : "memory");
+
+/* ---- Registers ---- */
+
+/* All warps of a warpgroup: how many registers each thread has from now on. */
+template <int N> static __device__ __forceinline__ void fewer_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
 }
-static __device__ __forceinline__ void store_shared_32(uint32_t shared, uint32_t v) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(v) : "memory");
+template <int N> static __device__ __forceinline__ void more_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
 }
 
 /* ---- Products by a warp ---- */
@@ -100,12 +101,6 @@ static __device__ __forceinline__ void mma_bf16(float *d, const uint32_t *a, uin
     "%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,"  \
     "%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,"   \
     "%125,%126,%127"
-
-/* A tile without swizzle: core matrices of 8 rows and 16 bytes, 128 bytes from one to the next along
- * K, 256 along the other side. In units of 16 bytes. */
-static __device__ __forceinline__ uint64_t plain_descriptor(const void *shared) {
-    return (shared_address(shared) >> 4 & 0x3FFFu) | UINT64_C(8) << 16 | UINT64_C(16) << 32;
-}
 
 static __device__ __forceinline__ void products_begin() { /* registers are ready */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -25,18 +25,6 @@
 /* Three warpgroups; of the last one a warp copies, and the others have its registers. */
 static constexpr int WIDE_MULTIPLY = 256, WIDE_THREADS = 384, WIDE_HEIGHT = 128;
 
-/* The registers of each thread of this warpgroup from here on. */
-template <int N> static __device__ __forceinline__ void fewer_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
-template <int N> static __device__ __forceinline__ void more_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
-
 /* All threads that multiply. */
 static __device__ __forceinline__ void multipliers_meet() {
     asm volatile("bar.sync 1, %0;" ::"n"(WIDE_MULTIPLY) : "memory");
