@@ -99,6 +99,8 @@ di_status di_crossing_create(di_context *context, di_error *error) {
     context->crossing = x;
     x->at = lay_out(&context->model->config, device, host, &context->options);
     const di_limits limits = limits_of(&context->model->config, &context->options);
+    /* Calls of the model's other contexts may be under way in the workspace that grows here. */
+    DI_TRY(di_backend_sync(device, error));
     DI_TRY(host->prepare(host, &limits, error));
     void *memory;
     DI_TRY(device->alloc_shared(device, x->at.size, "what crosses for the host's experts", &memory,
