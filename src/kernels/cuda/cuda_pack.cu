@@ -175,4 +175,7 @@ void cuda_pack(di_stream *s, const di_host_matrix *m, uint8_t *staging, uint8_t 
                          to + at * mma_block_bytes(m->dtype, m->k));
         }
     }
+    /* Products ask for their weights before they wait for kernels, and so may those that follow an
+     * early one: the next kernel is not. */
+    s->late = true;
 }
