@@ -9,7 +9,8 @@
  * -fmad=false: a product and a sum are fused only where the code says fmaf.
  *
  * Files: cuda_backend.cu (create, memory), cuda_transfer.cu (copies, marks, stamps), cuda_work.cu
- * (workspace), cuda_pack.cu (matrices that are bound), cuda_ops_*.cu (operations). Headers *.cuh hold device code.
+ * (workspace), cuda_pack.cu (matrices that are bound), cuda_ops_*.cu (operations), cuda_mma_*.cu
+ * (their products on the matrix units). Headers *.cuh hold device code.
  */
 #ifndef DI_KERNELS_CUDA_CUDA_H
 #define DI_KERNELS_CUDA_CUDA_H
@@ -202,7 +203,7 @@ static inline di_ptr cuda_take_f(di_stream *s, int64_t n) {
 /* out[t] = w x[t]; x in memory as A. */
 typedef struct cuda_product {
     di_matrix w;
-    int32_t n_rows, n;
+    int32_t n_rows;
     int32_t groups; /* 1, or as di_linear_args */
     di_ptr x;       /* A, row t at element t * x_stride */
     int64_t x_stride;
@@ -251,7 +252,7 @@ uint64_t cuda_packed_bytes(const di_stream *s, const di_host_matrix *m);
 /* Enqueues: the matrix to `to`, cuda_packed_bytes() of it, by way of `staging`, DI_BIND_STAGING_BYTES;
  * both are 16-byte aligned. Host memory may be reused when it returns. Sets *s->far. */
 void cuda_pack(di_stream *s, const di_host_matrix *m, uint8_t *staging, uint8_t *to);
-/* Whether cuda_pack can: groups of whole 8 rows, and 16 rows go into the staging. */
+/* Whether cuda_pack can: groups of whole 8 rows, and a block's 128 rows go into the staging. */
 bool cuda_can_pack(const di_host_matrix *m);
 
 /* ---- cuda_graph.cu: record and recorded of the backend ---- */

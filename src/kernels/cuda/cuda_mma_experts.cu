@@ -2,11 +2,10 @@
 #include "kernels/cuda/mma_picks.cuh"
 #include "kernels/cuda/mma_run.cuh"
 
-/* Tiles of the shared expert that do not fill the device are split. */
+/* Tiles of the shared expert, which is FP8, are split where they do not fill the device. */
 template <typename Job, int N> static void run_wide(di_stream *s, const Job &job, int64_t tiles) {
-    if constexpr (Job::SIDES == 2)
-        if (job.experts == NULL &&
-            mma_is_split<mma_wide<Job, N, true>::BLOCKS>(s, job.rows.k, tiles)) {
+    if constexpr (Job::FORMAT == DI_F8_E4M3)
+        if (mma_is_split<mma_wide<Job, N, true>::BLOCKS>(s, job.rows.k, tiles)) {
             mma_launch_split<Job, N>(s, "experts", job, tiles);
             return;
         }
@@ -95,7 +94,7 @@ static void run_shared_in(di_stream *s, const di_shared_expert_args *args, const
     cuda_product p[2] = {};
     for (int i = 0; i < 2; i++) {
         sides[i] = cuda_take_a(s, static_cast<int64_t>(args->n_rows) * inner);
-        p[i].w = i == 0 ? args->w1 : args->w3, p[i].n_rows = args->n_rows, p[i].n = inner;
+        p[i].w = i == 0 ? args->w1 : args->w3, p[i].n_rows = args->n_rows;
         p[i].groups = 1, p[i].out = sides[i], p[i].out_stride = inner;
     }
     mma_run_linear(s, p, 2, &x);
@@ -124,7 +123,7 @@ void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args) {
         run_job(s, first, cuda_blocks(args->n_rows, columns), columns, inner);
     }
     cuda_product p = {};
-    p.w = args->w2, p.n_rows = args->n_rows, p.n = args->w2.n, p.groups = 1;
+    p.w = args->w2, p.n_rows = args->n_rows, p.groups = 1;
     p.out = args->out, p.out_stride = args->w2.n;
     mma_run_linear(s, &p, 1, &h);
 }

@@ -32,7 +32,7 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
 void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x) {
     CUDA_REQUIRE(n >= 1 && n <= MMA_MATRICES && (n == 1 || p->groups == 1));
     for (int32_t i = 0; i < n; i++) {
-        CUDA_REQUIRE(p[i].groups >= 1 && p[i].n % p[i].groups == 0 && p[i].n > 0);
+        CUDA_REQUIRE(p[i].groups >= 1 && p[i].w.n % p[i].groups == 0 && p[i].w.n > 0);
         CUDA_REQUIRE(mma_takes(s, p[i].w.dtype));
         CUDA_REQUIRE(x->dtype == p[i].w.dtype && x->k == p[i].w.k && x->n_rows == p[i].n_rows &&
                      x->groups == p[i].groups);

@@ -63,7 +63,7 @@ void cuda_op_markov(di_stream *s, const di_markov_args *args) {
         cuda_launch_early(s, "markov", rows, ROW_THREADS, 0, join_kernel<float>, *args,
                           cuda_at<float>(x));
     cuda_product bias = {};
-    bias.w = args->head, bias.n_rows = args->n, bias.n = args->vocab, bias.groups = 1;
+    bias.w = args->head, bias.n_rows = args->n, bias.groups = 1;
     bias.x = di_ptr_at(x, static_cast<uint64_t>(args->width) * cuda_a_bytes(s));
     bias.x_stride = joined, bias.out = args->logits, bias.out_stride = args->vocab;
     bias.to_f = true;

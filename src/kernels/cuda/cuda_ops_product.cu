@@ -28,9 +28,9 @@ template <typename A, di_dtype W> static __global__ void product_kernel(cuda_pro
     bool cut = cut_rows(p.w);
     int64_t j = cut ? blockIdx.x : static_cast<int64_t>(blockIdx.x) * WARPS + warp_id();
     int64_t t = static_cast<int64_t>(blockIdx.y) * ROWS;
-    if (j >= p.n) return;
+    if (j >= p.w.n) return;
     int rows = static_cast<int>(p.n_rows - t < ROWS ? p.n_rows - t : ROWS);
-    int64_t group = j / (p.n / p.groups);
+    int64_t group = j / (p.w.n / p.groups);
     const A *x[ROWS];
     float sum[ROWS];
     for (int r = 0; r < ROWS; r++) {
@@ -61,7 +61,7 @@ template <typename A, di_dtype W> static __global__ void product_kernel(cuda_pro
 }
 
 template <typename A> static void launch_product(di_stream *s, const cuda_product *p) {
-    dim3 grid(cuda_blocks(p->n, cut_rows(p->w) ? 1 : WARPS), cuda_blocks(p->n_rows, ROWS));
+    dim3 grid(cuda_blocks(p->w.n, cut_rows(p->w) ? 1 : WARPS), cuda_blocks(p->n_rows, ROWS));
     uint32_t threads = PRODUCT_THREADS;
     if (p->w.dtype == DI_F8_E4M3)
         cuda_launch_early(s, "product", grid, threads, 0, product_kernel<A, DI_F8_E4M3>, *p);
@@ -74,7 +74,7 @@ template <typename A> static void launch_product(di_stream *s, const cuda_produc
 }
 
 void cuda_run_product(di_stream *s, const cuda_product *p) {
-    CUDA_REQUIRE(p->groups >= 1 && p->n % p->groups == 0);
+    CUDA_REQUIRE(p->groups >= 1 && p->w.n % p->groups == 0);
     CUDA_REQUIRE(p->w.dtype == DI_F32 || p->w.dtype == DI_BF16 || p->w.dtype == DI_F8_E4M3 ||
                  p->w.dtype == DI_FP4_PAIR);
     if (mma_takes(s, p->w.dtype)) {
@@ -88,7 +88,7 @@ void cuda_run_product(di_stream *s, const cuda_product *p) {
         launch_product<float>(s, p);
     else /* the one type that is left */
         cuda_launch_early(s, "product",
-                          dim3(cuda_blocks(p->n, cut_rows(p->w) ? 1 : WARPS),
+                          dim3(cuda_blocks(p->w.n, cut_rows(p->w) ? 1 : WARPS),
                                cuda_blocks(p->n_rows, ROWS)),
                           PRODUCT_THREADS, 0, product_kernel<__nv_bfloat16, DI_F32>, *p);
 }
@@ -118,7 +118,7 @@ di_ptr cuda_quantized(di_stream *s, di_ptr x, int64_t n_rows, int64_t width) {
 static cuda_product product_of(const cuda_linear_part &part, di_ptr x, int32_t n_rows,
                                int32_t groups) {
     cuda_product p = {};
-    p.w = part.w, p.n_rows = n_rows, p.n = part.w.n, p.groups = groups, p.to_f = part.to_f;
+    p.w = part.w, p.n_rows = n_rows, p.groups = groups, p.to_f = part.to_f;
     p.x = x, p.x_stride = static_cast<int64_t>(groups) * part.w.k;
     p.out = part.out, p.out_stride = part.w.n;
     return p;

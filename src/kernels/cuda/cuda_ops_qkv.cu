@@ -210,7 +210,7 @@ void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
     cuda_linear_many(s, low, 2, args->u, rows, 1, true);
     mma_ready ready = low_rows(s, args, kv);
     cuda_product up = {};
-    up.w = args->wq_b, up.n_rows = rows, up.n = args->wq_b.n, up.groups = 1;
+    up.w = args->wq_b, up.n_rows = rows, up.groups = 1;
     up.out = args->q, up.out_stride = args->wq_b.n;
     if (ready.data != NULL)
         mma_run_linear(s, &up, 1, &ready);

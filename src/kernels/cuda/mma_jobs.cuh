@@ -5,8 +5,8 @@
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
  * up); STATIC, whether its tiles are known before earlier kernels are done; rows, what all stored
  * rows have in common; count and tile, of tiles of some height and width; x_row(tile, column), the
- * prepared row, or x_octet(tile), the first eight of wide ones; and what becomes of sums: store of one,
- * store4 of four from out_at on, or with two sides finish and finish8.
+ * prepared row, or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what
+ * becomes of sums: store of one, store4 of four from out_at on, or with two sides finish and finish8.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -72,8 +72,8 @@ template <di_dtype W> struct mma_linear {
     mma_rows rows;
     const uint8_t *x;
     int32_t groups, n_rows;
-    mma_matrix
-        of[2]; /* n of the second is 0 where there is one, and groups 1 where there are two */
+    /* n of the second is 0 where there is one, and groups 1 where there are two. */
+    mma_matrix of[2];
 
     /* Tiles of `height` weight rows and `width` columns. Eight tiles of columns go with a tile of
      * weights before the next: together they fit the L2 cache. */

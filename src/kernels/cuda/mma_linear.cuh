@@ -38,7 +38,7 @@ static void mma_linear_run(di_stream *s, const cuda_product *p, int32_t n, const
     job.rows = mma_rows_of(s, W, p->w.k);
     job.x = x->data, job.groups = p->groups, job.n_rows = p->n_rows;
     for (int32_t i = 0; i < n; i++, p++)
-        job.of[i] = mma_matrix{cuda_at<const uint8_t>(p->w.data), p->n / p->groups, p->to_f,
+        job.of[i] = mma_matrix{cuda_at<const uint8_t>(p->w.data), p->w.n / p->groups, p->to_f,
                                cuda_at<void>(p->out), p->out_stride};
     if (!x->wide)
         mma_linear_narrow<W>(s, job);

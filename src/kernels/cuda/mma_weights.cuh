@@ -19,8 +19,9 @@
  *   FP4   [rows g, rows g + 8][lane] E8M0, of the lane's run
  *   FP8   [rows 0 to 7, rows 8 to 15][block of 32 values] E8M0, and 8 bytes of nothing
  *
- * so that copies are of whole chunks, of one strip or several, and nothing is odd. In the words of a run bits stand where they
- * cost least to become bf16. A code's exponent and fraction go where bf16 has the low end of its
+ * so that copies are of whole chunks, of one strip or several, and nothing is odd.
+ *
+ * In the words of a run bits stand where they cost least to become bf16. A code's exponent and fraction go where bf16 has the low end of its
  * exponent and the top of its fraction: the value is then right but for a power of two, codes below
  * the normal ones included. One bf16 multiplication by the scale and that power is exact: all values
  * have at most four bits. Where the power has no bf16 (scales above 2^7 of FP8, 2^1 of FP4, and NaN)
