@@ -11,15 +11,27 @@ static inline int64_t mma_most_tiles(const di_experts_args *args, int32_t width)
 }
 
 /* Columns of a tile: as picks an expert has on average make it worth. Above 16 tiles are wide. */
+static constexpr uint64_t MMA_WIDE_PICKS = 10; /* an expert; wide above */
 static inline int32_t mma_expert_columns(uint64_t picks, int32_t n_experts) {
     uint64_t experts = static_cast<uint64_t>(n_experts);
-    return picks > 40 * experts ? 128 : picks > 10 * experts ? 64 : picks > 5 * experts ? 16 : 8;
+    return picks > 40 * experts               ? 128
+           : picks > MMA_WIDE_PICKS * experts ? 64
+           : picks > 5 * experts              ? 16
+                                              : 8;
 }
 
 /* Slots of wide tiles: every expert's begin at a multiple of 8. */
 static inline uint64_t mma_wide_slots(uint64_t picks, int32_t n_experts) {
     uint64_t experts = static_cast<uint64_t>(n_experts);
     return (picks + 7 * (picks < experts ? picks : experts) + 7) / 8 * 8;
+}
+/* The most that tiles of at most so many picks and experts have: of fewer experts (a draft layer's),
+ * whose tiles are wide before those of all would be, too. */
+static inline uint64_t mma_most_wide_slots(uint64_t picks, int32_t n_experts) {
+    uint64_t wide = picks / MMA_WIDE_PICKS;
+    return mma_wide_slots(picks, wide < static_cast<uint64_t>(n_experts)
+                                     ? static_cast<int32_t>(wide)
+                                     : n_experts);
 }
 
 /* The lists, in the workspace, with tiles of at most `width` picks. The same kernel makes `in` ready
