@@ -13,6 +13,7 @@ set(DI_BENCH_GPU_OBJECTS "")
 set(DI_CUDA_SOURCES ${PROJECT_SOURCE_DIR}/src/kernels/cuda/cuda_absent.c)
 set(DI_CUDA_ABSENT "")
 
+string(TOLOWER "${DI_CUDA}" DI_CUDA) # CMake's own ON and OFF are what many type
 if(NOT DI_CUDA MATCHES "^(auto|on|off)$")
   message(FATAL_ERROR "DI_CUDA is '${DI_CUDA}'; it may be auto, on or off")
 elseif(DI_CUDA STREQUAL "off")

@@ -14,6 +14,7 @@ typedef struct parser {
     di_arena *arena;
     di_error *error;
     di_buffer text; /* the string being decoded; reused */
+    uint32_t line;  /* of `at`: between tokens alone a line can end */
 } parser;
 
 static di_status fail_at(parser *p, const char *where, const char *reason) {
@@ -33,7 +34,7 @@ static di_status fail_memory(parser *p) {
 static void skip_blank(parser *p) {
     while (p->at < p->end &&
            (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r')) {
-        p->at++;
+        p->line += *p->at++ == '\n';
     }
 }
 
@@ -249,6 +250,7 @@ static di_status parse_items(parser *p, di_json *value, key_list *keys, int dept
 static di_status parse_value(parser *p, di_json *value, int depth) {
     skip_blank(p);
     if (p->at == p->end) return fail_at(p, p->at, "unexpected end, expected a value");
+    value->line = p->line;
     char c = *p->at;
     if (c == '"') {
         value->type = DI_JSON_STRING;
@@ -266,7 +268,7 @@ static di_status parse_value(parser *p, di_json *value, int depth) {
 
 di_status di_json_parse(const char *text, size_t size, const char *what, di_arena *arena,
                         const di_json **out, di_error *error) {
-    parser p = {text, text, text + size, what, arena, error, DI_BUFFER_EMPTY};
+    parser p = {text, text, text + size, what, arena, error, DI_BUFFER_EMPTY, 1};
     di_json *root = di_arena_calloc(arena, 1, sizeof *root);
     di_status status = root ? parse_value(&p, root, 0) : fail_memory(&p);
     if (status == DI_OK) {

@@ -33,6 +33,7 @@ typedef enum di_json_type {
 
 typedef struct di_json {
     di_json_type type;
+    uint32_t line;    /* where the value begins in the text, from 1; 0: not read from one */
     const char *text; /* NUMBER: as written; STRING: decoded UTF-8 */
     size_t length;    /* bytes of text; ARRAY, OBJECT: number of items */
     const char *key;  /* when a member of an object */

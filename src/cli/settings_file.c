@@ -34,8 +34,8 @@ static di_status add_value(di_settings *s, const di_option *option, const di_jso
     bool on = false, is_bool = di_json_bool(value, &on);
     if (!di_option_has_value(option)) {
         if (!is_bool) {
-            return di_fail(error, DI_ERR_USAGE, "%s: %s: true or false is needed", path,
-                           option->name);
+            return di_fail(error, DI_ERR_USAGE, "%s: line %u: %s: true or false is needed", path,
+                           value->line, option->name);
         }
         if (!on && option->type == DI_TYPE_FLAG) return DI_OK;
         di_buffer_printf(&text, "--%s%s", on ? "" : "no-", option->name);
@@ -43,8 +43,8 @@ static di_status add_value(di_settings *s, const di_option *option, const di_jso
                value->type == DI_JSON_NUMBER) {
         di_buffer_printf(&text, "--%s=%s", option->name, value->text);
     } else {
-        return di_fail(error, DI_ERR_USAGE, "%s: %s: a text or a number is needed", path,
-                       option->name);
+        return di_fail(error, DI_ERR_USAGE, "%s: line %u: %s: a text or a number is needed", path,
+                       value->line, option->name);
     }
     di_status status = text.failed ? di_fail(error, DI_ERR_MEMORY, "out of memory: settings")
                                    : add(s, text.data, text.size, error);
@@ -57,13 +57,14 @@ static di_status add_member(di_settings *s, const di_verb *verb, const di_json *
     const di_option *option =
         strlen(member->key) == member->key_length ? di_option_find(verb, member->key) : NULL;
     if (!option || option == &di_options[DI_OPT_SETTINGS] || option == &di_options[DI_OPT_HELP]) {
-        return di_fail(error, DI_ERR_USAGE, "%s: '%.60s' is no option of %s that a file may set",
-                       path, member->key, verb->name);
+        return di_fail(error, DI_ERR_USAGE,
+                       "%s: line %u: '%.60s' is no option of %s that a file may set", path,
+                       member->line, member->key, verb->name);
     }
     if (member->type != DI_JSON_ARRAY) return add_value(s, option, member, path, error);
     if (option->type != DI_TYPE_LIST) {
-        return di_fail(error, DI_ERR_USAGE, "%s: %s: one value is needed, not a list", path,
-                       option->name);
+        return di_fail(error, DI_ERR_USAGE, "%s: line %u: %s: one value is needed, not a list",
+                       path, member->line, option->name);
     }
     for (const di_json *item = member->first; item; item = item->next) {
         DI_TRY(add_value(s, option, item, path, error));

@@ -71,6 +71,9 @@ static void test_values(void **state) {
     assert_null(di_json_get(root, "c"));
     assert_null(di_json_get(a, "a"));
     assert_null(di_json_get(NULL, "a"));
+    assert_int_equal(root->line, 1);
+    assert_int_equal(a->first->next->line, 1);
+    assert_int_equal(di_json_get(root, "b")->line, 2);
     di_arena_free(&arena);
 }
 

@@ -234,6 +234,8 @@ test('what a model writes is text, whatever it looks like', async () => {
         return { bad: html('<img src=x onerror=alert(1)> [a](javascript:alert(1)) `<script>`'),
             form: html('# Head\n\none **two `three`** *four*, 2 * 3 * 4, snake_case\nfive'),
             list: html('- a\n  - b\n- c\n\n3. d\n4. e'),
+            table: html('| a | b |\n| --- | --: |\n| `x\\|y` | <b> |\n| 2 |\nafter'), not: html('a | b\nc | d'),
+            quote: html('> one\n> - two\n\n---\nthree'), quotes: html('>'.repeat(3000) + ' a').length,
             code: html('```c\nif (a < b) **no**;\n```\nafter'), open: html('```\nnot closed'),
             sizes: [html(deep).length, html(many).length] };
     });
@@ -242,6 +244,12 @@ test('what a model writes is text, whatever it looks like', async () => {
     assert.equal(shown.form, '<h4>Head</h4><p>one <strong>two <code>three</code></strong> <em>four</em>, ' +
         '2 * 3 * 4, snake_case\nfive</p>');
     assert.equal(shown.list, '<ul><li>a<ul><li>b</li></ul></li><li>c</li></ul><ol start="3"><li>d</li><li>e</li></ol>');
+    assert.equal(shown.table, '<div class="table" tabindex="0" role="region" aria-label="Table"><table>' +
+        '<thead><tr><th>a</th><th class="right">b</th></tr></thead><tbody><tr><td><code>x|y</code></td>' +
+        '<td class="right">&lt;b&gt;</td></tr><tr><td>2</td><td class="right"></td></tr></tbody></table></div><p>after</p>');
+    assert.equal(shown.not, '<p>a | b\nc | d</p>');
+    assert.equal(shown.quote, '<blockquote><p>one</p><ul><li>two</li></ul></blockquote><hr><p>three</p>');
+    assert.ok(shown.quotes > 3000, 'not nested to the end');
     assert.match(shown.code, /<code>if \(a &lt; b\) \*\*no\*\*;<\/code><\/pre><\/figure><p>after<\/p>$/);
     assert.match(shown.open, /<code>not closed<\/code>/);
     assert.ok(shown.sizes[0] > 6000 && shown.sizes[1] > 200000);
@@ -314,7 +322,8 @@ const rich = [{ role: 'user', content: 'Compare two ways to sum a list in C, bri
         content: '## Two ways\n\nA **plain loop** adds from the left; *pairwise* halves the list first.\n\n' +
             '1. The loop is `O(n)` in error.\n2. Pairs are `O(log n)`:\n   - as fast,\n   - longer to write.\n\n' +
             '```c\ndouble sum = 0;\nfor (size_t i = 0; i < n; i++) sum += values[i]; /* and a line that is too ' +
-            'long for a telephone */\n```\nTake pairs when digits matter.',
+            'long for a telephone */\n```\nTake pairs when digits matter.\n\n' +
+            '| way | additions | error |\n| --- | --: | :-: |\n| loop | n - 1 | `O(n)` |\n\n> As always.',
         problem: null, stopped: false, tokens: 120, atFirst: 1, firstMs: 214, decodeMs: 1830,
         usage: { prompt_tokens: 1412, completion_tokens: 120, prompt_tokens_details: { cached_tokens: 1280 },
             completion_tokens_details: { reasoning_tokens: 14, accepted_prediction_tokens: 61 } } },

@@ -1,4 +1,5 @@
-// A model's text as elements: paragraphs, headings, lists, fenced code, `code`, **bold**, *emphasis*.
+// A model's text as elements: paragraphs, headings, lists, tables, quotes, rules, fenced code, `code`,
+// **bold**, *emphasis*.
 // Everything else, links and markup among it, stays the text that it is.
 import { el } from './dom.js';
 import { jsonNode } from './json.js';
@@ -32,6 +33,8 @@ function inline(text, depth = 0) {
 
 const fence = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)[^`]*$/;
 const heading = /^#{1,6} +(.*?)#*$/;
+const rule = /^ {0,3}([-*_])(?: *\1){2,} *$/;
+const quoted = /^ {0,3}> ?/;
 const item = /^(\s*)([-*+]|\d{1,9}[.)]) +(.*)$/;
 
 function code(lines, language) {
@@ -67,7 +70,40 @@ function list(lines, at) {
     return [node, at];
 }
 
-export function markdown(text) {
+const cells = (line) => line.trim().replace(/^\|/, '').replace(/\|$/, '').split(/(?<!\\)\|/)
+    .map((cell) => cell.trim().replaceAll('\\|', '|'));
+
+// A line of cells, and below it as many of dashes.
+function isTable(lines, at) {
+    if (!lines[at].includes('|') || !lines[at + 1]?.includes('-')) return false;
+    const dashes = cells(lines[at + 1]);
+    return dashes.length === cells(lines[at]).length && dashes.every((cell) => /^:?-+:?$/.test(cell));
+}
+
+// The rows from lines[at] on; one that is too short or too long gets the width of the head.
+function table(lines, at) {
+    const sides = cells(lines[at + 1]).map((cell) =>
+        (!cell.endsWith(':') ? '' : cell.startsWith(':') ? 'middle' : 'right'));
+    const row = (kind, line) => {
+        const texts = cells(line);
+        return el('tr', {}, ...sides.map((side, i) =>
+            el(kind, side ? { class: side } : {}, ...inline(texts[i] ?? ''))));
+    };
+    const head = el('thead', {}, row('th', lines[at])), body = el('tbody', {});
+    for (at += 2; at < lines.length && lines[at].includes('|'); at++) body.append(row('td', lines[at]));
+    const node = el('div', { class: 'table', tabindex: '0', role: 'region', 'aria-label': 'Table' },
+        el('table', {}, head, body));
+    return [node, at];
+}
+
+// The lines from lines[at] on that begin with >, without it.
+function quote(lines, at, depth) {
+    const inner = [];
+    for (; at < lines.length && quoted.test(lines[at]); at++) inner.push(lines[at].replace(quoted, ''));
+    return [el('blockquote', {}, ...markdown(inner.join('\n'), depth + 1)), at];
+}
+
+export function markdown(text, depth = 0) {
     const lines = text.split('\n'), blocks = [];
     let paragraph = [];
     const flush = () => {
@@ -76,6 +112,8 @@ export function markdown(text) {
     };
     for (let at = 0; at < lines.length;) {
         const line = lines[at], opened = fence.exec(line);
+        const maker = item.test(line) ? list : isTable(lines, at) ? table
+            : depth < 4 && quoted.test(line) ? quote : null;
         if (opened) {
             const end = new RegExp(`^ {0,3}${opened[1][0]}{${opened[1].length},}\\s*$`);
             const from = ++at;
@@ -86,9 +124,13 @@ export function markdown(text) {
             flush();
             blocks.push(el('h4', {}, ...inline(heading.exec(line)[1].trim())));
             at++;
-        } else if (item.test(line)) {
+        } else if (rule.test(line)) {
             flush();
-            const [node, next] = list(lines, at);
+            blocks.push(el('hr', {}));
+            at++;
+        } else if (maker) {
+            flush();
+            const [node, next] = maker(lines, at, depth);
             blocks.push(node);
             at = next;
         } else {
