@@ -99,7 +99,7 @@ static bool take_step(di_core *core, core__step *step) {
     step->results.logprobs = core__take(outs, sizeof *step->results.logprobs, &ok);
     step->confidence = core__take(outs, sizeof *step->confidence, &ok);
     step->drafts = core__take(outs, sizeof *step->drafts, &ok);
-    step->own_confidence = core__take(outs, sizeof *step->own_confidence, &ok);
+    step->own_confidence = core__take(batch * core->spec.block, sizeof *step->own_confidence, &ok);
     return ok;
 }
 
