@@ -217,7 +217,7 @@ static int32_t foresee(void *user, int32_t choice, int32_t *ids, int32_t most) {
     di_ids known = {0};
     if (di_grammar_matcher_forced_ids(c->matcher, (size_t)most, &known, &error) != DI_OK)
         known.size = 0;
-    memcpy(ids, known.data, known.size * sizeof *ids);
+    if (known.size > 0) memcpy(ids, known.data, known.size * sizeof *ids);
     int32_t n = (int32_t)known.size;
     di_ids_free(&known);
     return n;

@@ -17,14 +17,16 @@ typedef struct job_list {
 struct di_runner {
     di_engine *engine;
     di_runner_options options;
-    int32_t max_open; /* choices in the engine */
+    int32_t max_open; /* choices in the engine beyond which nothing is fed */
     pthread_t thread;
 
     /* The thread's. `jobs` are all that have not ended, in order of arrival, by `next`. */
     job_list jobs;
     int64_t n_waiting;           /* choices that the engine does not know yet */
     int64_t n_served[N_CLIENTS]; /* those that it has, by client; two may share one by chance */
-    uint64_t n_rows;             /* of all steps so far */
+    uint64_t turn[N_CLIENTS];    /* when a client had his last turn, by n_turns */
+    uint64_t n_turns;
+    uint64_t n_rows; /* of all steps so far */
     di_engine_metrics metrics;
     bool failed, was_slow; /* was_slow: the step that was just made */
     char message[300];
@@ -105,25 +107,32 @@ static void take_in(di_runner *runner, di_job *job) {
     if (runner->failed) end_here(runner, job, DI_REASON_FAILED, runner->message);
 }
 
+static bool goes_before(const di_runner *runner, const di_job *a, const di_job *b) {
+    if (*a->n_served != *b->n_served) return *a->n_served < *b->n_served;
+    return runner->turn[a->client % N_CLIENTS] < runner->turn[b->client % N_CLIENTS];
+}
+
 /* Whose turn it is: of those with something to feed the client with the least in the engine, of several
- * the one that came first. So who sends much waits for himself. */
+ * the one whose last turn is longest ago, and of his the one that came first. So who sends much waits for
+ * himself. By arrival alone who always has something waiting would never wait for those who come anew. */
 static di_job *next_to_feed(const di_runner *runner) {
     di_job *best = NULL;
     for (di_job *job = runner->jobs.first; job; job = job->next) {
         if (job->n_fed == job->request.n_prompts) continue;
-        if (!best || *job->n_served < *best->n_served) best = job;
+        if (!best || goes_before(runner, job, best)) best = job;
     }
     return best;
 }
 
-/* Nothing passes what does not fit yet. */
+/* Turns are taken here, not in the engine: what it has, it computes in order of arrival. So it gets little
+ * more than it can run at once, but a request with all its choices. */
 static void feed(di_runner *runner) {
     di_engine_stats stats = di_engine_get_stats(runner->engine);
     int64_t open = stats.waiting + stats.running;
-    while (runner->n_waiting > 0) {
+    while (runner->n_waiting > 0 && open < runner->max_open) {
         di_job *job = next_to_feed(runner);
         di_error error;
-        if (open > 0 && open + job->request.n_choices > runner->max_open) return;
+        runner->turn[job->client % N_CLIENTS] = ++runner->n_turns;
         runner->n_waiting -= job->request.n_choices;
         open += job->request.n_choices;
         if (di_job_feed(job, runner->engine, &error) != DI_OK) {
@@ -337,7 +346,8 @@ di_status di_runner_create(di_engine *engine, const di_runner_options *options, 
     if (!runner) return di_fail(error, DI_ERR_MEMORY, "out of memory: the engine's thread");
     runner->engine = engine;
     runner->options = *options;
-    runner->max_open = 2 * options->max_batch + 8;
+    /* A few wait there, for places that become free while a step is made. */
+    runner->max_open = options->max_batch + options->max_batch / 8 + 1;
     if (options->trace_steps > 0) {
         di_status status = di_trace_init(&runner->trace, options->trace_steps, error);
         if (status != DI_OK) {

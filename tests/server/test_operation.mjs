@@ -3,7 +3,7 @@
 import fs from 'node:fs';
 import path from 'node:path';
 import { execFileSync } from 'node:child_process';
-import { assert, test, runTests, serve, post, raw, request, sleep, eventually, scratch, model }
+import { assert, test, runTests, serve, post, raw, request, metric, sleep, eventually, scratch, model }
     from './harness.mjs';
 
 const folder = scratch(), keys = path.join(folder, 'keys');
@@ -53,6 +53,34 @@ test('limits of a key', async () => {
         if (r.status === 429) assert.ok(Number(r.headers.get('retry-after')) > 10);
     }
     assert.deepEqual(statuses, [200, 200, 429]);
+});
+
+test('clients take turns, however much one of them sends and whoever came first', async () => {
+    const own = path.join(folder, 'turns'), names = ['alice', 'bob', 'carol'];
+    fs.writeFileSync(own, names.map((name) => `secret-${name} ${name}\n`).join(''));
+    const one = await serve('--api-keys', own, '--max-batch', '1', '--prefix-cache', 'off');
+    const long = { ...story, max_tokens: 100, logit_bias: { 1: -1000 } };
+    const ended = [], all = [];
+    for (const name of names) {
+        for (let i = 0; i < 6; i++) {
+            all.push(post(one, chatPath, long, bearer('secret-' + name)).then((r) => {
+                assert.equal(r.status, 200, r.text);
+                ended.push(name);
+            }));
+        }
+        await eventually('they are here', async () => {
+            const running = await metric(one, 'deepinfer:num_requests_running');
+            const waiting = await metric(one, 'deepinfer:num_requests_waiting');
+            return running + waiting + ended.length >= all.length;
+        });
+    }
+    await Promise.all(all);
+    // Two or three of the first client's are in the engine before there is another.
+    const early = ended.slice(0, 10);
+    for (const name of names) {
+        assert.ok(early.filter((other) => other === name).length >= 2, String(ended));
+    }
+    await one.stop();
 });
 
 test('keys are read again on SIGHUP; a broken file changes nothing', async () => {
