@@ -88,6 +88,7 @@ static di_status create_context(di_core *core, di_error *error) {
 
 static bool take_step(di_core *core, core__step *step) {
     size_t batch = (size_t)core->options.max_batch, outs = (size_t)core->max_out;
+    size_t block = (size_t)core->config->dspark_block_size;
     bool ok = true;
     step->blocks = core__take(batch, sizeof *step->blocks, &ok);
     step->outs = core__take(outs, sizeof *step->outs, &ok);
@@ -99,7 +100,7 @@ static bool take_step(di_core *core, core__step *step) {
     step->results.logprobs = core__take(outs, sizeof *step->results.logprobs, &ok);
     step->confidence = core__take(outs, sizeof *step->confidence, &ok);
     step->drafts = core__take(outs, sizeof *step->drafts, &ok);
-    step->own_confidence = core__take(batch * core->spec.block, sizeof *step->own_confidence, &ok);
+    step->own_confidence = core__take(batch * block + 1, sizeof *step->own_confidence, &ok);
     return ok;
 }
 
