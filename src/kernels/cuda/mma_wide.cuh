@@ -48,10 +48,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr uint32_t ALL = (BLOCKS == 2 ? 112 : 226) * 1024;
     static constexpr int PASS = N <= 64 ? N : 32, PITCH = WIDE_HEIGHT + 4;
     static constexpr uint32_t JOINT = PASS * PITCH * 4, KNOWN_BYTES = 2048;
-    static constexpr int
-        DEPTH = static_cast<int>((ALL - KNOWN_BYTES - (SPLIT ? 0 : JOINT)) / STAGE) > 8
-                    ? 8
-                    : static_cast<int>((ALL - KNOWN_BYTES - (SPLIT ? 0 : JOINT)) / STAGE);
+    static constexpr int FIT = static_cast<int>((ALL - KNOWN_BYTES - (SPLIT ? 0 : JOINT)) / STAGE);
+    static constexpr int DEPTH = FIT < 8 ? FIT : 8;
     static_assert(DEPTH >= 3 && (!SPLIT || DEPTH * STAGE >= JOINT), "there is room");
     static constexpr uint32_t JOINT_AT = SPLIT ? 0 : DEPTH * STAGE;
     static constexpr uint32_t KNOWN_AT = DEPTH * STAGE + (SPLIT ? 0 : JOINT);
@@ -144,7 +142,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* ---- Products ---- */
 
-    /* Narrower instructions where a tile is not full. */
+    /* Narrower instructions where a tile is not full; no tile is narrower than its instructions. */
+    static constexpr int N64 = N < 64 ? N : 64, N96 = N < 96 ? N : 96;
     static __device__ int32_t multiplied(int32_t columns) {
         int32_t n = (columns + 31) / 32 * 32;
         return n < N ? n : N;
@@ -316,9 +315,9 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             if (N <= 32 || columns == 32)
                 multiply_tile<32>(at, total);
             else if (N <= 64 || columns == 64)
-                multiply_tile < N<64 ? N : 64>(at, total);
+                multiply_tile<N64>(at, total);
             else if (columns == 96)
-                multiply_tile < N<96 ? N : 96>(at, total);
+                multiply_tile<N96>(at, total);
             else
                 multiply_tile<N>(at, total);
             store_tile(tile, total);
