@@ -25,16 +25,10 @@ static di_status take_request(di_engine *engine, const di_request *request, uint
 #include "server/writer.h"
 #include "support/answer_fold.h"
 #include "support/chat_support.h"
+#include "support/dsml_text.h"
 
-#define DSML "｜DSML｜"
 #define OPEN "\n\n<" DSML " calls>\n"
 #define CLOSE "\n</" DSML " calls>"
-#define INVOKE(name, parameters)                                                                   \
-    "<" DSML " invoke name=\"" name "\">\n" parameters "\n</" DSML " invoke>"
-#define STRING(key, value)                                                                         \
-    "<" DSML " parameter name=\"" key "\" string=\"true\">" value "</" DSML " parameter>"
-#define OTHER(key, value)                                                                          \
-    "<" DSML " parameter name=\"" key "\" string=\"false\">" value "</" DSML " parameter>"
 
 typedef struct answer_case {
     const char *said;                /* what the model says, markers and all */

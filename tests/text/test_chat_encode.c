@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "support/chat_support.h"
+#include "support/dsml_text.h"
 #include "text/chat.h"
 
 #define BOS "<｜begin▁of▁sentence｜>"
@@ -15,7 +16,6 @@
 #define SYS "<｜System｜>"
 #define USER "<｜User｜>"
 #define ASSISTANT "<｜Assistant｜>"
-#define DSML "｜DSML｜"
 #define EFFORT(n)                                                                                  \
     "Reasoning Effort: " #n                                                                        \
     " (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
@@ -237,13 +237,6 @@ static void expect_call(const char *call, const char *expected) {
     di_buffer_free(&messages);
     di_buffer_free(&prompt);
 }
-
-#define INVOKE(name, parameters)                                                                   \
-    "<" DSML " invoke name=\"" name "\">\n" parameters "\n</" DSML " invoke>"
-#define STRING(key, value)                                                                         \
-    "<" DSML " parameter name=\"" key "\" string=\"true\">" value "</" DSML " parameter>"
-#define OTHER(key, value)                                                                          \
-    "<" DSML " parameter name=\"" key "\" string=\"false\">" value "</" DSML " parameter>"
 
 static void arguments(void **state) {
     (void)state;

@@ -7,18 +7,12 @@
 #include <cmocka.h>
 
 #include "support/chat_support.h"
+#include "support/dsml_text.h"
 #include "text/chat.h"
 
 #define EOS "<｜end▁of▁sentence｜>"
-#define DSML "｜DSML｜"
 #define BEGIN "\n\n<" DSML " calls>\n"
 #define END "\n</" DSML " calls>"
-#define INVOKE(name, parameters)                                                                   \
-    "<" DSML " invoke name=\"" name "\">\n" parameters "\n</" DSML " invoke>"
-#define STRING(key, value)                                                                         \
-    "<" DSML " parameter name=\"" key "\" string=\"true\">" value "</" DSML " parameter>"
-#define OTHER(key, value)                                                                          \
-    "<" DSML " parameter name=\"" key "\" string=\"false\">" value "</" DSML " parameter>"
 
 /* `calls` has a line [NAMESPACE|]NAME ARGUMENTS for each. */
 static void expect(bool thinking, const char *text, const char *reasoning, const char *content,

@@ -11,18 +11,12 @@
 
 #include "base/utf8.h"
 #include "support/chat_support.h"
+#include "support/dsml_text.h"
 #include "text/chat.h"
 
 #define EOS "<｜end▁of▁sentence｜>"
-#define DSML "｜DSML｜"
 #define OPEN "<" DSML " calls>\n"
 #define CLOSE "\n</" DSML " calls>"
-#define INVOKE(name, parameters)                                                                   \
-    "<" DSML " invoke name=\"" name "\">\n" parameters "\n</" DSML " invoke>"
-#define STRING(key, value)                                                                         \
-    "<" DSML " parameter name=\"" key "\" string=\"true\">" value "</" DSML " parameter>"
-#define OTHER(key, value)                                                                          \
-    "<" DSML " parameter name=\"" key "\" string=\"false\">" value "</" DSML " parameter>"
 
 static void check_once(bool thinking, const char *text, size_t first, size_t step,
                        const char *expected) {
