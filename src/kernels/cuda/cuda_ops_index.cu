@@ -325,7 +325,7 @@ static bool fits_stream(const di_stream *s, const di_index_select_args *args) {
 /* Whether pieces of codes and scales may be copied whole (index_score.cuh). */
 static bool is_aligned(const di_pages *p) {
     return p->di == INDEX_DIM && p->pool.address % 16 == 0 && p->page_bytes % 16 == 0 &&
-           p->key_codes % 16 == 0 && p->key_scales % 4 == 0;
+           p->key_codes % 16 == 0 && p->key_scales % 16 == 0;
 }
 
 static int64_t whole_chunks(int64_t n) { return (n + CHUNK_KEYS - 1) / CHUNK_KEYS * CHUNK_KEYS; }
