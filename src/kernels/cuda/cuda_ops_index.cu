@@ -378,19 +378,21 @@ static void run_pass(di_stream *s, const di_index_select_args *args, const index
                      di_ptr q, di_ptr weights) {
     uint32_t rows = static_cast<uint32_t>(pass.n_rows);
     uint32_t all = 2 * static_cast<uint32_t>(s->n_processors);
-    cuda_launch(s, "index queries", rows * ROW_PARTS + 1, INDEX_THREADS, 0, index_prepare_kernel,
-                *args, pass, cuda_at<const __nv_bfloat16>(q), cuda_at<const __nv_bfloat16>(weights),
-                weight_scale(args->pages.di, args->n_heads));
+    cuda_launch_early(s, "index queries", rows * ROW_PARTS + 1, INDEX_THREADS, 0,
+                      index_prepare_kernel, *args, pass, cuda_at<const __nv_bfloat16>(q),
+                      cuda_at<const __nv_bfloat16>(weights),
+                      weight_scale(args->pages.di, args->n_heads));
     if (is_aligned(&args->pages))
-        cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
-                    index_scores_kernel<true>, *args, pass);
+        cuda_launch_early(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
+                          index_scores_kernel<true>, *args, pass);
     else
-        cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
-                    index_scores_kernel<false>, *args, pass);
+        cuda_launch_early(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
+                          index_scores_kernel<false>, *args, pass);
     if (args->candidate_mode == DI_CANDIDATES_SOURCE)
-        cuda_launch(s, "index blocks", all, INDEX_THREADS, 0, index_blocks_kernel, *args, pass);
-    cuda_launch(s, "index counts", all, INDEX_THREADS, 0, index_count_kernel, *args, pass);
-    cuda_launch(s, "index picks", all, INDEX_THREADS, 0, index_write_kernel, *args, pass);
+        cuda_launch_early(s, "index blocks", all, INDEX_THREADS, 0, index_blocks_kernel, *args,
+                          pass);
+    cuda_launch_early(s, "index counts", all, INDEX_THREADS, 0, index_count_kernel, *args, pass);
+    cuda_launch_early(s, "index picks", all, INDEX_THREADS, 0, index_write_kernel, *args, pass);
 }
 
 static void select_streamed(di_stream *s, const di_index_select_args *args) {

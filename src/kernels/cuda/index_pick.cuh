@@ -31,7 +31,9 @@ __launch_bounds__(INDEX_THREADS) void index_blocks_kernel(di_index_select_args a
                                                           index_pass pass) {
     __shared__ uint32_t bins[BINS];
     __shared__ int32_t starts[2 * INDEX_ROWS + 1];
+    let_kernels_begin();
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS) bins[i] = 0;
+    await_kernels_before();
     index_share share = take_share(pass.chunks, pass.lists, pass.n_rows, PARTS, starts);
     for (int32_t list = share.list; share.begin < share.end; list++) {
         int32_t r = list - pass.n_rows, visible = visible_entries(args, pass.first + r);
@@ -140,6 +142,7 @@ __launch_bounds__(INDEX_THREADS) void index_count_kernel(di_index_select_args ar
                                                          index_pass pass) {
     __shared__ int32_t starts[2 * INDEX_ROWS + 1], lows[INDEX_WARPS][LOW];
     int32_t lane = lane_id(), *low = lows[warp_id()];
+    begin_early();
     index_share share = take_share(pass.chunks, pass.lists, 0, 1, starts);
     for (int32_t list = share.list; share.begin < share.end; list++) {
         int32_t end = starts[list + 1] < share.end ? starts[list + 1] : share.end;
@@ -291,6 +294,7 @@ __launch_bounds__(INDEX_THREADS) void index_write_kernel(di_index_select_args ar
                                                          index_pass pass) {
     __shared__ int32_t starts[2 * INDEX_ROWS + 1];
     __shared__ int2 round_picks[INDEX_WARPS];
+    begin_early();
     index_share share = take_share(pass.chunks, pass.lists, 0, 1, starts);
     for (int32_t list = share.list; share.begin < share.end; list++) {
         int32_t end = starts[list + 1] < share.end ? starts[list + 1] : share.end;

@@ -173,6 +173,7 @@ static __global__ __launch_bounds__(INDEX_THREADS) void index_prepare_kernel(
     const __nv_bfloat16 *weights, float scale) {
     __shared__ float2 angles[INDEX_DIM / 2];
     int32_t at = static_cast<int32_t>(blockIdx.x) - 1, x = static_cast<int32_t>(threadIdx.x);
+    begin_early();
     if (at < 0) {
         plan_block(args, pass);
         return;
@@ -560,8 +561,10 @@ static __global__ __launch_bounds__(INDEX_THREADS,
     extern __shared__ uint8_t shared_bytes[];
     uint32_t off = -shared_address(shared_bytes) & 1023u;
     score_shared *shared = reinterpret_cast<score_shared *>(shared_bytes + off);
+    let_kernels_begin();
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS)
         shared->bins[i] = 0;
+    await_kernels_before();
     index_share share = take_share(pass.strips, pass.n_rows, 0, 1, shared->starts);
     for (int32_t r = share.list; share.begin < share.end; r++) {
         int32_t end = shared->starts[r + 1] < share.end ? shared->starts[r + 1] : share.end;
