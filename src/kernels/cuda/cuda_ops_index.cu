@@ -358,7 +358,8 @@ static uint64_t take_pass(di_stream *s, index_pass *p) {
            take_part(s, &p->block_keys, rows * p->block_stride) +
            take_part(s, &p->bins, lists * BINS) + take_part(s, &p->low, lists * LOW) +
            take_part(s, &p->found, lists) + take_part(s, &p->counts, CHUNK_COUNTS * p->n_chunks) +
-           take_part(s, &p->strips, rows + 1) + take_part(s, &p->chunks, lists + 1);
+           take_part(s, &p->done, rows) + take_part(s, &p->strips, rows + 1) +
+           take_part(s, &p->chunks, lists + 1);
 }
 
 /* As many rows as there is memory for. */
@@ -388,6 +389,7 @@ static void run_pass(di_stream *s, const di_index_select_args *args, const index
     else
         cuda_launch_early(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
                           index_scores_kernel<false>, *args, pass);
+    if (pass.stride <= WHOLE_LIST) return; /* no list can be longer */
     if (args->candidate_mode == DI_CANDIDATES_SOURCE)
         cuda_launch_early(s, "index blocks", all, INDEX_THREADS, 0, index_blocks_kernel, *args,
                           pass);

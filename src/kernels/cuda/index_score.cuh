@@ -23,7 +23,7 @@
 #define DI_KERNELS_CUDA_INDEX_SCORE_CUH
 
 #include "kernels/cuda/attend_wide.cuh"
-#include "kernels/cuda/index_plan.cuh"
+#include "kernels/cuda/index_whole.cuh"
 
 static constexpr int TILE = STRIP / (GROUP / WARP); /* entries of a warp at once */
 static constexpr int STAGES = 4, INDEX_GROUPS = INDEX_THREADS / GROUP;
@@ -42,6 +42,7 @@ typedef struct score_shared { /* from a multiple of 1024 bytes on */
     key_slot slots[INDEX_WARPS][STAGES];
     uint32_t bins[BINS];
     int32_t starts[INDEX_ROWS + 1];
+    uint32_t ended[INDEX_ROWS / 32]; /* a bit for each row that this block is to pick from */
 } score_shared;
 
 /* Eight entries' words of one block lie in different banks. */
@@ -158,6 +159,7 @@ static __device__ __forceinline__ void clear_row(const di_index_select_args &arg
         for (int32_t i = x; i < BINS / 4; i += step) bins[i] = make_int4(0, 0, 0, 0);
         if (x < LOW) pass.low[list * LOW + x] = 0;
     }
+    if (x == 0) pass.done[r] = 0;
     if (!live) return;
     for (int32_t i = x; i < args.top_k; i += step)
         cuda_at<int32_t>(args.picks)[t * args.top_k + i] = -1;
@@ -564,6 +566,7 @@ static __global__ __launch_bounds__(INDEX_THREADS,
     let_kernels_begin();
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS)
         shared->bins[i] = 0;
+    if (threadIdx.x < INDEX_ROWS / 32) shared->ended[threadIdx.x] = 0;
     await_kernels_before();
     index_share share = take_share(pass.strips, pass.n_rows, 0, 1, shared->starts);
     for (int32_t r = share.list; share.begin < share.end; r++) {
@@ -574,8 +577,18 @@ static __global__ __launch_bounds__(INDEX_THREADS,
         __syncthreads();
         flush_bins(shared->bins, pass.bins + r * BINS);
         __syncthreads();
+        if (is_whole(args, pass, r) &&
+            is_last_of_row(pass.done + r, end - share.begin,
+                           shared->starts[r + 1] - shared->starts[r]) &&
+            threadIdx.x == 0)
+            shared->ended[r / 32] |= 1u << r % 32;
         share.begin = end;
     }
+    __syncthreads();
+    for (int32_t i = 0; i < ceil_div(pass.n_rows, 32);
+         i++) /* scoring needs no registers any more */
+        for (uint32_t rows = shared->ended[i]; rows != 0; rows &= rows - 1)
+            pick_row(args, pass, 32 * i + __ffs(static_cast<int>(rows)) - 1, shared->bins);
 #endif
 }
 
