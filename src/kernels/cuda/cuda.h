@@ -149,14 +149,37 @@ static inline int cuda_may_be_early(di_stream *s) {
     return !late;
 }
 
+/* Every kernel asks for the same split of a processor's memory, as much as there is shared: a
+ * processor changes its split only when it is empty, so that a kernel of another split would neither
+ * begin beside the one before it nor let the next begin beside itself. */
+static inline cudaLaunchAttribute cuda_split(void) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attribute.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    return attribute;
+}
+
+/* `early`: the kernel may begin while the one before it runs. */
+template <typename... P, typename... Q>
+void cuda_enqueue(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
+                  bool early, void (*kernel)(P...), const Q &...args) {
+    cudaLaunchAttribute attributes[2] = {cuda_split()};
+    cudaLaunchConfig_t config = {};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = early;
+    config.gridDim = grid, config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared, config.stream = s->stream;
+    config.attrs = attributes, config.numAttrs = early ? 2 : 1;
+    cuda_check(s, cudaLaunchKernelEx(&config, kernel, args...), what);
+}
+
 /* Enqueues a kernel, which begins when all before it are done; an empty grid is nothing. */
 template <typename... P, typename... Q>
 void cuda_launch(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
                  void (*kernel)(P...), const Q &...args) {
     if (!cuda_can_launch(s, what, grid, shared, kernel)) return;
     s->late = false;
-    kernel<<<grid, threads, shared, s->stream>>>(args...);
-    cuda_check(s, cudaGetLastError(), what);
+    cuda_enqueue(s, what, grid, threads, shared, false, kernel, args...);
 }
 
 /* The same for a kernel that may begin while the one before it runs, if that lets it: all its threads
@@ -164,15 +187,8 @@ void cuda_launch(di_stream *s, const char *what, dim3 grid, uint32_t threads, si
 template <typename... P, typename... Q>
 void cuda_launch_early(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
                        void (*kernel)(P...), const Q &...args) {
-    cudaLaunchAttribute attribute = {};
-    cudaLaunchConfig_t config = {};
     if (!cuda_can_launch(s, what, grid, shared, kernel)) return;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = cuda_may_be_early(s);
-    config.gridDim = grid, config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared, config.stream = s->stream;
-    config.attrs = &attribute, config.numAttrs = 1;
-    cuda_check(s, cudaLaunchKernelEx(&config, kernel, args...), what);
+    cuda_enqueue(s, what, grid, threads, shared, cuda_may_be_early(s), kernel, args...);
 }
 
 /* The same for a template of A: CUDA_LAUNCH_A(s, "what", grid, threads, shared, kernel, args...)
