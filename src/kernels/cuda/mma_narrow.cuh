@@ -111,13 +111,15 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     }
 
     /* Begins to copy the span of strip m of the tile to step `slot` of the ring, which nobody reads
-     * any more. */
+     * any more. Weights leave the second cache first: a step reads many times what it holds, and
+     * activations and code would come from memory in every kernel. */
     __device__ void copy_step(const cursor &c, int m, uint32_t slot) const {
         if (c.number >= n_tiles) return;
         __syncwarp();
         if (lane_id() != 0) return;
         barrier_expect(barriers + slot * 8, STEP);
-        copy_bulk(ring + slot * STEP, c.strip[m / MT] + m % MT * STEP, STEP, barriers + slot * 8);
+        copy_bulk(ring + slot * STEP, c.strip[m / MT] + m % MT * STEP, STEP, barriers + slot * 8,
+                  read_once());
     }
 
     /* ---- Products ---- */
