@@ -250,11 +250,12 @@ template <di_dtype W> struct mma_expert_in {
     }
 };
 
-/* rows[place of the slot] = w2 h. */
+/* rows[place of the slot] = w2 h. Lists are written before mma_expert_in, which waits before it lets
+ * this kernel begin: tiles are known while h is still made. They are read past the first cache. */
 template <di_dtype W> struct mma_expert_out {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = false;
+    static constexpr bool STATIC = true;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *x; /* h */
@@ -264,11 +265,12 @@ template <di_dtype W> struct mma_expert_out {
     __nv_bfloat16 *out;
 
     __device__ int32_t count(int height, int) const {
-        return *lists.n_tiles * ((width + height - 1) / height);
+        return __ldcg(lists.n_tiles) * ((width + height - 1) / height);
     }
     __device__ mma_tile tile(int32_t i, int height, int) const {
         int32_t down = (width + height - 1) / height;
-        pick_tile t = lists.tiles[i / down];
+        const int32_t *at = &lists.tiles[i / down].expert;
+        pick_tile t = {__ldcg(at), __ldcg(at + 1), __ldcg(at + 2)};
         const di_expert &e = experts[t.expert];
         int32_t row = i % down * height;
         return mma_tile{{mma_strip<W>(rows, cuda_at<const uint8_t>(e.w2), 0, row), NULL},
