@@ -15,11 +15,22 @@ mma_ready mma_room(di_stream *s, di_dtype dtype, int32_t n_rows, int32_t groups,
                      groups,
                      k,
                      dtype,
-                     mma_is_wide(n_rows)};
+                     mma_is_wide(n_rows),
+                     0};
+}
+
+/* Whether narrow products read rows as they lie (mma_linear_stored). */
+static bool read_as_stored(di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows, int32_t k,
+                           bool quantize) {
+    return !quantize && dtype != DI_FP4_PAIR && !mma_is_wide(n_rows) && k % MMA_K == 0 &&
+           stride > 0 && stride % 8 == 0 && stride < INT32_MAX / MMA_NARROW_ROWS &&
+           x.address % 16 == 0;
 }
 
 mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows,
                       int32_t groups, int32_t k, bool quantize) {
+    if (read_as_stored(dtype, x, stride, n_rows, k, quantize))
+        return mma_ready{cuda_at<uint8_t>(x), n_rows, groups, k, dtype, false, stride};
     mma_ready ready = mma_room(s, dtype, n_rows, groups, k);
     mma_order order = mma_order_of(dtype, ready.wide, mma_rows8(n_rows) * groups);
     mma_input in = {x, stride, n_rows, groups, k, quantize, order, ready.data};

@@ -3,9 +3,9 @@
  * where operands lie and what becomes of the sums.
  *
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
- * up); STATIC, whether its tiles are known before earlier kernels are done; rows, what all stored
- * rows have in common; count and tile, of tiles of some height and width; x_row(tile, column), the
- * prepared row, or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what
+ * up); STATIC, whether its tiles are known before earlier kernels are done; AS_STORED, whether rows
+ * of activations are read as they lie; rows, what all stored rows have in common; count and tile, of tiles of some height and width; x_row(tile, column), the
+ * prepared row (AS_STORED: the value that it begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what
  * becomes of sums: store of one, store4 of four from out_at on, or with two sides finish and finish8.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -68,7 +68,7 @@ typedef struct mma_matrix {
 template <di_dtype W> struct mma_linear {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = true;
+    static constexpr bool STATIC = true, AS_STORED = false;
     mma_rows rows;
     const uint8_t *x;
     int32_t groups, n_rows;
@@ -134,6 +134,16 @@ template <di_dtype W> struct mma_linear {
     }
 };
 
+/* The same for rows that are not quantised, where they lie: a run is as it is stored in all formats
+ * without pairs. Few rows; of groups in a row; K a multiple of MMA_K; all of it aligned to 16 bytes. */
+template <di_dtype W> struct mma_linear_stored : mma_linear<W> {
+    static constexpr bool AS_STORED = true;
+    int64_t stride;
+    __device__ int64_t x_row(const mma_tile &t, int32_t column) const {
+        return (t.column + column) * stride + static_cast<int64_t>(t.which) * this->rows.k;
+    }
+};
+
 /* ---- Experts ---- */
 
 /* The live picks, sorted by expert and, within one, by row. All in device memory. */
@@ -173,7 +183,7 @@ static __device__ __forceinline__ void mma_store_h(const mma_order &order, uint8
 template <di_dtype W> struct mma_expert_in {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 2;
-    static constexpr bool STATIC = false;
+    static constexpr bool STATIC = false, AS_STORED = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *data[2];
@@ -255,7 +265,7 @@ template <di_dtype W> struct mma_expert_in {
 template <di_dtype W> struct mma_expert_out {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = true;
+    static constexpr bool STATIC = true, AS_STORED = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *x; /* h */

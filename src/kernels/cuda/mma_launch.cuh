@@ -14,12 +14,14 @@ static inline bool mma_takes(const di_stream *s, di_dtype dtype) {
 static constexpr int32_t MMA_NARROW_ROWS = 8;
 static inline bool mma_is_wide(int64_t n_rows) { return n_rows > MMA_NARROW_ROWS; }
 
-/* Activations made ready in the workspace, for matrices of this type (mma_order.cuh). */
+/* Activations made ready in the workspace, for matrices of this type (mma_order.cuh), or those of
+ * few rows where they lie. */
 typedef struct mma_ready {
     uint8_t *data;
     int32_t n_rows, groups, k;
     di_dtype dtype;
     bool wide;
+    int64_t stride; /* as they lie: of rows, in values; else 0 */
 } mma_ready;
 /* Room alone, for a kernel that writes rows as it makes them (mma_store_chunk). */
 mma_ready mma_room(di_stream *s, di_dtype dtype, int32_t n_rows, int32_t groups, int32_t k);

@@ -16,12 +16,17 @@ static inline double mma_balance(int64_t items, int64_t processors) {
 }
 
 /* Tiles of 32 or 16 rows: higher ones have less to do around their products. */
-template <di_dtype W> static void mma_linear_narrow(di_stream *s, const mma_linear<W> &job) {
+template <typename Job> static void mma_linear_narrow(di_stream *s, const Job &job) {
     int64_t high = job.count(32, 8), low = job.count(16, 8);
     if (mma_balance(high, s->n_processors) >= 0.9 * mma_balance(low, s->n_processors))
-        mma_launch_narrow<mma_linear<W>, 2, 1>(s, "product", job, high);
+        mma_launch_narrow<Job, 2, 1>(s, "product", job, high);
     else
-        mma_launch_narrow<mma_linear<W>, 1, 1>(s, "product", job, low);
+        mma_launch_narrow<Job, 1, 1>(s, "product", job, low);
+}
+template <di_dtype W>
+static void mma_linear_stored_rows(di_stream *s, const mma_linear<W> &job, int64_t stride) {
+    if constexpr (W != DI_FP4_PAIR)
+        mma_linear_narrow(s, mma_linear_stored<W>{job, stride});
 }
 
 template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma_linear<W> &job) {
@@ -40,8 +45,10 @@ static void mma_linear_run(di_stream *s, const cuda_product *p, int32_t n, const
     for (int32_t i = 0; i < n; i++, p++)
         job.of[i] = mma_matrix{cuda_at<const uint8_t>(p->w.data), p->w.n / p->groups, p->to_f,
                                cuda_at<void>(p->out), p->out_stride};
-    if (!x->wide)
-        mma_linear_narrow<W>(s, job);
+    if (x->stride > 0)
+        mma_linear_stored_rows<W>(s, job, x->stride);
+    else if (!x->wide)
+        mma_linear_narrow(s, job);
     else if (job.n_rows <= 32)
         mma_linear_wide<W, 32>(s, job);
     else if (job.n_rows <= 64)
