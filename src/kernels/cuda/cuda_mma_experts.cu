@@ -81,7 +81,7 @@ static __global__ void shared_h_kernel(const __nv_bfloat16 *gate, const __nv_bfl
     int32_t at = block * 32 + lane_id();
     __nv_bfloat16 value =
         swiglu_value<__nv_bfloat16>(to_float(gate[at]), to_float(up[at]), limit, 1.0f);
-    mma_store_h(order, h, block / (inner / 32), block % (inner / 32) * 32, mma_padded(inner),
+    mma_store_q8(order, h, block / (inner / 32), block % (inner / 32) * 32, mma_padded(inner),
                 to_float(value));
 }
 

@@ -40,6 +40,17 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
     return ready;
 }
 
+/* A file for each format. `low`: where quantised rows go, or NULL. */
+static void run_format(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
+                       const mma_ready *low) {
+    if (x->dtype == DI_FP4_PAIR)
+        mma_run_fp4(s, p, n, x, low);
+    else if (x->dtype == DI_F8_E4M3)
+        mma_run_fp8(s, p, n, x, low);
+    else
+        mma_run_bf16(s, p, n, x, low);
+}
+
 void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x) {
     CUDA_REQUIRE(n >= 1 && n <= MMA_MATRICES && (n == 1 || p->groups == 1));
     for (int32_t i = 0; i < n; i++) {
@@ -49,10 +60,16 @@ void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_re
                      x->groups == p[i].groups);
         CUDA_REQUIRE(p[i].w.dtype != DI_FP4_PAIR || p[i].w.k % 32 == 0);
     }
-    if (x->dtype == DI_FP4_PAIR)
-        mma_run_fp4(s, p, n, x);
-    else if (x->dtype == DI_F8_E4M3)
-        mma_run_fp8(s, p, n, x);
-    else
-        mma_run_bf16(s, p, n, x);
+    run_format(s, p, n, x, NULL);
+}
+
+bool mma_run_low(di_stream *s, const cuda_product *p, const di_matrix *w, mma_ready *ready) {
+    if (!mma_takes(s, p->w.dtype) || !mma_takes(s, w->dtype) ||
+        !read_as_stored(p->w.dtype, p->x, p->x_stride, p->n_rows, p->w.k, false) ||
+        p->w.n % (32 * p->groups) != 0 || w->k != p->w.n || w->k % MMA_K != 0)
+        return false;
+    mma_ready x = mma_prepare(s, p->w.dtype, p->x, p->x_stride, p->n_rows, p->groups, p->w.k, false);
+    *ready = mma_room(s, w->dtype, p->n_rows, 1, w->k);
+    run_format(s, p, 1, &x, ready);
+    return true;
 }

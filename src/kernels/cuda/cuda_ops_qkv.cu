@@ -222,7 +222,17 @@ void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
 void cuda_op_attn_out(di_stream *s, const di_attn_out_args *args) {
     cuda_begin(s);
     int32_t groups = args->groups > 1 ? args->groups : 1;
-    di_ptr low = cuda_take_a(s, static_cast<int64_t>(args->n_rows) * args->wo_a.n);
-    cuda_linear_groups(s, &args->wo_a, groups, args->o, args->n_rows, false, false, low);
-    cuda_linear_rows(s, &args->wo_b, low, args->n_rows, true, false, args->out);
+    mma_ready ready;
+    cuda_product low = {}, out = {};
+    low.w = args->wo_a, low.n_rows = args->n_rows, low.groups = groups;
+    low.x = args->o, low.x_stride = static_cast<int64_t>(groups) * args->wo_a.k;
+    if (mma_run_low(s, &low, &args->wo_b, &ready)) {
+        out.w = args->wo_b, out.n_rows = args->n_rows, out.groups = 1;
+        out.out = args->out, out.out_stride = args->wo_b.n;
+        mma_run_linear(s, &out, 1, &ready);
+        return;
+    }
+    low.out = cuda_take_a(s, static_cast<int64_t>(args->n_rows) * args->wo_a.n);
+    cuda_linear_groups(s, &args->wo_a, groups, args->o, args->n_rows, false, false, low.out);
+    cuda_linear_rows(s, &args->wo_b, low.out, args->n_rows, true, false, args->out);
 }

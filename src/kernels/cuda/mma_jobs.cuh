@@ -144,6 +144,26 @@ template <di_dtype W> struct mma_linear_stored : mma_linear<W> {
     }
 };
 
+/* q8 of a warp's 32 values, one each, into the row of the next product's input. */
+static __device__ __forceinline__ void mma_store_q8(const mma_order &order, uint8_t *out, int64_t row,
+                                                   int32_t first, int32_t padded, float value) {
+    uint8_t scale, code = warp_q8(value, &scale);
+    reinterpret_cast<__nv_bfloat16 *>(out)[mma_value_at(order, row, first + lane_id(), padded)] =
+        __float2bfloat16_rn(di_e4m3_decode(code) * di_e8m0_decode(scale));
+}
+
+/* What comes out is read by another product alone, quantised: rows are made ready for it. Tiles are of
+ * the quantiser's 32 rows, of which groups have a whole number. */
+template <di_dtype W> struct mma_linear_low : mma_linear_stored<W> {
+    mma_order order;
+    uint8_t *ready;
+    int32_t padded; /* of its rows */
+    __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
+        (void)row; /* the lane */
+        mma_store_q8(order, ready, t.column + column, t.out_row, padded, round_a<__nv_bfloat16>(y));
+    }
+};
+
 /* ---- Experts ---- */
 
 /* The live picks, sorted by expert and, within one, by row. All in device memory. */
@@ -168,14 +188,6 @@ static __device__ __forceinline__ A swiglu_value(float gate, float up, double li
         up = fminf(fmaxf(up, -most), most);
     }
     return from_float<A>(weight * (gate * sigmoid(gate) * up));
-}
-
-/* q8 of a warp's 32 values of h, one each, into the row of the next product's input. */
-static __device__ __forceinline__ void mma_store_h(const mma_order &order, uint8_t *h, int64_t row,
-                                                   int32_t first, int32_t padded, float value) {
-    uint8_t scale, code = warp_q8(value, &scale);
-    reinterpret_cast<__nv_bfloat16 *>(h)[mma_value_at(order, row, first + lane_id(), padded)] =
-        __float2bfloat16_rn(di_e4m3_decode(code) * di_e8m0_decode(scale));
 }
 
 /* h = q8(a([weight] silu(w1 x) * (w3 x))): routed experts, or with `experts` NULL one for all rows
@@ -256,7 +268,7 @@ template <di_dtype W> struct mma_expert_in {
         __nv_bfloat16 value =
             swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate), round_a<__nv_bfloat16>(up),
                                         limit, weight_of(slot));
-        mma_store_h(h_order, h, slot, t.row + row, mma_padded(inner), to_float(value));
+        mma_store_q8(h_order, h, slot, t.row + row, mma_padded(inner), to_float(value));
     }
 };
 

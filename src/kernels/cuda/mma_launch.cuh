@@ -32,6 +32,9 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
  * looked at. */
 static constexpr int32_t MMA_MATRICES = 2;
 void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x);
+/* The same for one that reads rows p->x, not quantised, whose own go quantised to `ready`, for the
+ * product with w. Returns false where that is nothing that a kernel does: then nothing is done. */
+bool mma_run_low(di_stream *s, const cuda_product *p, const di_matrix *w, mma_ready *ready);
 
 /* Several matrices that read the same rows (cuda_linear_groups for one): activations are made ready
  * once, and two neighbours of one type are one kernel. All have the same K. */
