@@ -43,6 +43,14 @@ typedef struct cuda_beside {
     di_ptr pre;     /* what a mix that runs writes */
 } cuda_beside;
 
+/* What sublayer_in leaves besides its rows: the same quantised, as products of few rows read them
+ * (mma_kept). Nobody's when an operation began since that is not known to leave the rows as they are. */
+typedef struct cuda_kept {
+    di_ptr x; /* whose */
+    int32_t n_rows, width;
+    uint64_t bytes; /* of workspace, behind that of work beside the stream: a half for each form */
+} cuda_kept;
+
 struct di_stream {
     cudaStream_t stream;
     int device, n_processors; /* streaming multiprocessors */
@@ -51,6 +59,7 @@ struct di_stream {
     uint8_t *work; /* device workspace of the operation that runs, given out by cuda_take */
     uint64_t work_size, work_used;
     cuda_beside beside;
+    cuda_kept kept;
     bool late; /* the next kernel waits for more than the one before it */
     cuda_transfer *transfer;
     cuda_graphs *graphs; /* NULL: nothing is kept */
@@ -75,8 +84,8 @@ bool cuda_check(di_stream *s, cudaError_t status, const char *what);
 
 /* ---- Workspace ---- */
 
-/* Every operation starts with cuda_begin: the device is this thread's, the workspace free, and what
- * runs beside the stream comes before what is enqueued next. What an earlier operation left in the
+/* Every operation starts with cuda_begin: the device is this thread's, the workspace free, no rows are
+ * kept, and what runs beside the stream comes before what is enqueued next. What an earlier operation left in the
  * workspace may still be read by its kernels: stream order keeps them apart. */
 void cuda_begin(di_stream *s);
 /* The same for copies, which may be part of an operation: the workspace stays as it is. */
@@ -86,8 +95,8 @@ void cuda_begin_copy(di_stream *s);
  * nothing to do: the coefficients of a mix, which the sublayer's end reads, and the router's choice,
  * for which the shared expert need not wait, are enqueued on a second stream, which goes on from
  * here (a recorded step has a branch there). Operations that neither write what a mix reads nor
- * touch what it writes start with cuda_begin_beside; `router`: so it is for the router too. All
- * others wait. */
+ * touch what it writes, nor rows that are kept, start with cuda_begin_beside; `router`: so it is for
+ * the router too. All others wait. */
 void cuda_begin_beside(di_stream *s, bool router);
 /* Between these two calls the stream is the second one and the workspace has `bytes`. False, and all
  * is as it was, where there is not that much room. An operation does it once, first of all. */
@@ -97,6 +106,7 @@ void cuda_step_back(di_stream *s);
 void cuda_join(di_stream *s);
 static constexpr int32_t CUDA_BESIDE_ROWS = 64; /* at most, in a step */
 uint64_t cuda_beside_bytes(const di_limits *limits);
+uint64_t cuda_kept_bytes(const di_limits *limits);
 
 /* At the head of the workspace: CUDA_COUNTERS uint32 that are 0 while no kernel runs. A kernel that
  * counts in them leaves them at 0. */

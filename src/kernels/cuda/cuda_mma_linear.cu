@@ -27,10 +27,22 @@ static bool read_as_stored(di_dtype dtype, di_ptr x, int64_t stride, int32_t n_r
            x.address % 16 == 0;
 }
 
+uint8_t *mma_kept(di_stream *s, di_dtype dtype, di_ptr x, int32_t n_rows, int32_t k) {
+    bool form = dtype == DI_F8_E4M3 || dtype == DI_FP4_PAIR;
+    if (!form || cuda_none(x) || s->kept.x.address != x.address || s->kept.n_rows != n_rows ||
+        s->kept.width != k)
+        return NULL;
+    return mma_kept_place(s, dtype);
+}
+
 mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows,
                       int32_t groups, int32_t k, bool quantize) {
     if (read_as_stored(dtype, x, stride, n_rows, k, quantize))
         return mma_ready{cuda_at<uint8_t>(x), n_rows, groups, k, dtype, false, stride};
+    if (quantize && groups == 1 && stride == k) {
+        uint8_t *kept = mma_kept(s, dtype, x, n_rows, k);
+        if (kept != NULL) return mma_ready{kept, n_rows, groups, k, dtype, false, 0};
+    }
     mma_ready ready = mma_room(s, dtype, n_rows, groups, k);
     mma_order order = mma_order_of(dtype, ready.wide, mma_rows8(n_rows) * groups);
     mma_input in = {x, stride, n_rows, groups, k, quantize, order, ready.data};

@@ -1,4 +1,5 @@
 /* Streams: embedding, collapse and expand (model.md 3.4, 3.5). Mixing: cuda_ops_mix.cu. */
+#include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/streams.cuh"
 
 /* Elementwise kernels: a thread a chunk, the rows in grid.y. With few rows the blocks of one are on
@@ -47,11 +48,29 @@ void cuda_op_embed(di_stream *s, const di_embed_args *args) {
 
 /* ---- Collapse ---- */
 
+/* Rows of few as products read them, quantised: in the two forms, or not at all. */
+typedef struct kept_rows {
+    mma_order order[2];
+    uint8_t *rows[2];
+} kept_rows;
+
+/* A thread's chunk of row t, which the norm has left in v. */
+template <typename A>
+static __device__ __forceinline__ void keep_chunk(const kept_rows &kept, int64_t t, int64_t at,
+                                                  int64_t width, float (&v)[ROW_CHUNK]) {
+    bool live = at < width;
+    int32_t k = static_cast<int32_t>(at), n = static_cast<int32_t>(width);
+    for (int i = 0; i < ROW_CHUNK; i++) v[i] = live ? round_a<A>(v[i]) : 0;
+    mma_store_chunk(kept.order[0], kept.rows[0], t, k, n, true, live, v);
+    mma_store_chunk(kept.order[1], kept.rows[1], t, k, n, false, live, v); /* quantised by now */
+}
+
 /* A block a row, a thread a chunk, so that all of a row is asked for at once. The collapsed chunk
  * stays in registers; if the row has more chunks than a block may have threads, the others go to
- * `out` and back. A thread touches its own chunks only. */
-template <bool RELEASED, typename A>
-static __device__ __forceinline__ void collapse_and_norm(const di_sublayer_in_args &args) {
+ * `out` and back. A thread touches its own chunks only. KEPT: released rows. */
+template <bool RELEASED, bool KEPT, typename A>
+static __device__ __forceinline__ void collapse_and_norm(const di_sublayer_in_args &args,
+                                                         const kept_rows &kept) {
     int64_t t = blockIdx.x, width = args.width;
     const A *streams = cuda_at<const A>(args.streams) + t * args.hc * width;
     const float *pre = cuda_at<const float>(args.pre) + t * args.hc;
@@ -79,26 +98,50 @@ static __device__ __forceinline__ void collapse_and_norm(const di_sublayer_in_ar
         chunk_norm(mine, weight, inverse);
         store_chunk<RELEASED>(out, at, width, mine);
     });
+    if constexpr (KEPT) keep_chunk<A>(kept, t, first, width, mine);
 }
 
 template <typename A>
 __launch_bounds__(ROW_RELEASED, 2) static __global__
     void sublayer_in_released(di_sublayer_in_args args) {
-    collapse_and_norm<true, A>(args);
+    collapse_and_norm<true, false, A>(args, kept_rows{});
 }
 template <typename A>
 __launch_bounds__(ROW_MOST) static __global__ void sublayer_in_any(di_sublayer_in_args args) {
-    collapse_and_norm<false, A>(args);
+    collapse_and_norm<false, false, A>(args, kept_rows{});
+}
+static __global__ __launch_bounds__(ROW_RELEASED) void sublayer_in_kept(di_sublayer_in_args args,
+                                                                        kept_rows kept) {
+    collapse_and_norm<true, true, __nv_bfloat16>(args, kept);
+}
+
+/* Rows are kept where all of a workspace's are of this width and few. */
+static bool may_keep(const di_stream *s, const di_sublayer_in_args *args) {
+    return s->release && !mma_is_wide(args->n_rows) && args->width % MMA_K == 0 &&
+           2 * mma_input_bytes(args->n_rows, 1, args->width) <= s->kept.bytes;
 }
 
 void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
     cuda_begin_beside(s, false);
+    s->kept.x = DI_NONE;
     if (args->pre.address == s->beside.pre.address) cuda_join(s);
     uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
-    if (released_rows(args->width, {args->streams, args->collapsed, args->out}))
-        CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args);
-    else
+    if (!released_rows(args->width, {args->streams, args->collapsed, args->out})) {
         CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_any, *args);
+        return;
+    }
+    if (!may_keep(s, args)) {
+        CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args);
+        return;
+    }
+    kept_rows kept = {};
+    const di_dtype forms[2] = {DI_F8_E4M3, DI_FP4_PAIR};
+    for (int i = 0; i < 2; i++) {
+        kept.order[i] = mma_order_of(forms[i], false, mma_rows8(args->n_rows));
+        kept.rows[i] = mma_kept_place(s, forms[i]);
+    }
+    cuda_launch_early(s, "sublayer_in", rows, threads, 0, sublayer_in_kept, *args, kept);
+    s->kept.x = args->out, s->kept.n_rows = args->n_rows, s->kept.width = args->width;
 }
 
 /* ---- Expand ---- */

@@ -1,4 +1,5 @@
 /* The workspace of operations, and the ends of programs that were called wrongly. */
+#include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/mma_picks.cuh"
 
 [[noreturn]] void cuda_broken(const char *condition, const char *file, int line) {
@@ -48,7 +49,7 @@ uint64_t cuda_work_bytes(const di_limits *l) {
     floats += (wide)mma_most_wide_slots(picks, l->n_experts) * /* experts' rows by slots */
               ((width + (uint64_t)l->inner) / 2 + MMA_K);
     wide all = 4 * (floats + scores) + vocab + 64 * (uint64_t)l->n_experts + cuda_beside_bytes(l) +
-               (4 << 20);
+               cuda_kept_bytes(l) + (4 << 20);
     return all > MAX_BYTES ? MAX_BYTES : rounded((uint64_t)all);
 }
 
@@ -64,6 +65,11 @@ uint64_t cuda_beside_bytes(const di_limits *l) {
     uint64_t router = rows * (2 * width + 256 + 4 * (uint64_t)l->n_experts);
     uint64_t mix = rows * (hc * width / 1024 + 4) * 128;
     return rounded(most(router, mix)) + 4 * ALIGN;
+}
+
+/* Rows of FP8 and of FP4. */
+uint64_t cuda_kept_bytes(const di_limits *l) {
+    return 2 * rounded(mma_input_bytes(MMA_NARROW_ROWS, 1, l->width));
 }
 
 static uint64_t counters_bytes(const di_stream *s) {
@@ -87,7 +93,7 @@ static void use_device(di_stream *s) {
 
 void cuda_begin_beside(di_stream *s, bool router) {
     use_device(s);
-    s->work_used = counters_bytes(s) + s->beside.bytes;
+    s->work_used = counters_bytes(s) + s->beside.bytes + s->kept.bytes;
     if (s->beside.router && !router) cuda_join(s);
 }
 
@@ -98,7 +104,13 @@ void cuda_begin_copy(di_stream *s) {
 
 void cuda_begin(di_stream *s) {
     cuda_begin_beside(s, true);
+    s->kept.x = DI_NONE;
     cuda_join(s);
+}
+
+uint8_t *mma_kept_place(di_stream *s, di_dtype dtype) {
+    uint64_t fp4 = dtype == DI_FP4_PAIR ? s->kept.bytes / 2 : 0;
+    return s->work + counters_bytes(s) + s->beside.bytes + fp4;
 }
 
 /* ---- Beside the stream ---- */

@@ -28,6 +28,11 @@ mma_ready mma_room(di_stream *s, di_dtype dtype, int32_t n_rows, int32_t groups,
 mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows,
                       int32_t groups, int32_t k, bool quantize);
 
+/* Where sublayer_in puts its rows, quantised, for narrow products with matrices of this type, FP8 or
+ * FP4; and they, or NULL where those of x are not kept. */
+uint8_t *mma_kept_place(di_stream *s, di_dtype dtype);
+uint8_t *mma_kept(di_stream *s, di_dtype dtype, di_ptr x, int32_t n_rows, int32_t k);
+
 /* out = w times what was made ready, for one product or several that all read it; p's x is not
  * looked at. */
 static constexpr int32_t MMA_MATRICES = 2;
