@@ -102,6 +102,9 @@ void cuda_begin_beside(di_stream *s, bool router);
  * is as it was, where there is not that much room. An operation does it once, first of all. */
 bool cuda_step_aside(di_stream *s, uint64_t bytes);
 void cuda_step_back(di_stream *s);
+/* The same behind what runs there already, with CUDA_LISTS_BYTES: for what only waits for that. */
+void cuda_step_aside_again(di_stream *s);
+static constexpr uint64_t CUDA_LISTS_BYTES = 16 << 10;
 /* The stream waits for what runs beside it. */
 void cuda_join(di_stream *s);
 static constexpr int32_t CUDA_BESIDE_ROWS = 64; /* at most, in a step */

@@ -59,12 +59,13 @@ uint64_t cuda_score_rows(const di_limits *l, int64_t n_rows) {
     return (uint64_t)n_rows < fit ? (uint64_t)n_rows : fit;
 }
 
-/* The router's input, made ready, and products; or the sums of a mix (cuda_ops_mix.cu). */
+/* The router's input, made ready, and products; or the sums of a mix (cuda_ops_mix.cu); or lists of
+ * picks (mma_picks.cuh). */
 uint64_t cuda_beside_bytes(const di_limits *l) {
     uint64_t width = (uint64_t)l->width, hc = (uint64_t)l->hc, rows = CUDA_BESIDE_ROWS;
     uint64_t router = rows * (2 * width + 256 + 4 * (uint64_t)l->n_experts);
     uint64_t mix = rows * (hc * width / 1024 + 4) * 128;
-    return rounded(most(router, mix)) + 4 * ALIGN;
+    return rounded(most(most(router, mix), CUDA_LISTS_BYTES)) + 4 * ALIGN;
 }
 
 /* Rows of FP8 and of FP4. */
@@ -131,6 +132,12 @@ bool cuda_step_aside(di_stream *s, uint64_t bytes) {
     s->late = true;
     s->work_used = counters_bytes(s);
     return true;
+}
+
+void cuda_step_aside_again(di_stream *s) {
+    swap_streams(s);
+    s->late = false;
+    s->work_used = counters_bytes(s);
 }
 
 void cuda_step_back(di_stream *s) {

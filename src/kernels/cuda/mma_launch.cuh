@@ -51,6 +51,7 @@ typedef struct cuda_linear_part {
 void cuda_linear_many(di_stream *s, const cuda_linear_part *parts, int32_t n, di_ptr x,
                       int32_t n_rows, int32_t groups, bool quantize);
 
+/* After cuda_begin_beside: it calls cuda_begin when it must. */
 void mma_run_experts(di_stream *s, const di_experts_args *args);
 void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args);
 
