@@ -51,6 +51,15 @@ typedef struct cuda_kept {
     uint64_t bytes; /* of workspace, behind that of work beside the stream: a half for each form */
 } cuda_kept;
 
+/* Operations that were called and may become part of the kernel of one that follows
+ * (cuda_ops_sublayer.cu). */
+typedef struct cuda_pending {
+    bool has_combine, has_out, has_mix;
+    di_combine_args combine;
+    di_sublayer_out_args out;
+    di_mix_args mix;
+} cuda_pending;
+
 struct di_stream {
     cudaStream_t stream;
     int device, n_processors; /* streaming multiprocessors */
@@ -60,6 +69,7 @@ struct di_stream {
     uint64_t work_size, work_used;
     cuda_beside beside;
     cuda_kept kept;
+    cuda_pending pending;
     bool late; /* the next kernel waits for more than the one before it */
     cuda_transfer *transfer;
     cuda_graphs *graphs; /* NULL: nothing is kept */
@@ -84,8 +94,8 @@ bool cuda_check(di_stream *s, cudaError_t status, const char *what);
 
 /* ---- Workspace ---- */
 
-/* Every operation starts with cuda_begin: the device is this thread's, the workspace free, no rows are
- * kept, and what runs beside the stream comes before what is enqueued next. What an earlier operation left in the
+/* Every operation starts with cuda_begin: what is pending is enqueued, the device is this thread's, the
+ * workspace free, no rows are kept, and what runs beside the stream comes before what is enqueued next. What an earlier operation left in the
  * workspace may still be read by its kernels: stream order keeps them apart. */
 void cuda_begin(di_stream *s);
 /* The same for copies, which may be part of an operation: the workspace stays as it is. */
@@ -105,8 +115,11 @@ void cuda_step_back(di_stream *s);
 /* The same behind what runs there already, with CUDA_LISTS_BYTES: for what only waits for that. */
 void cuda_step_aside_again(di_stream *s);
 static constexpr uint64_t CUDA_LISTS_BYTES = 16 << 10;
-/* The stream waits for what runs beside it. */
+/* What is pending is enqueued, and the stream waits for what runs beside it. */
 void cuda_join(di_stream *s);
+void cuda_flush(di_stream *s); /* what is pending is enqueued (cuda_ops_sublayer.cu) */
+void cuda_combine_now(di_stream *s, const di_combine_args *args);
+void cuda_mix_now(di_stream *s, const di_mix_args *args);
 static constexpr int32_t CUDA_BESIDE_ROWS = 64; /* at most, in a step */
 uint64_t cuda_beside_bytes(const di_limits *limits);
 uint64_t cuda_kept_bytes(const di_limits *limits);

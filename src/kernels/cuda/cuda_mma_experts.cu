@@ -57,8 +57,8 @@ static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int
     }
     cuda_begin(s);
     if (kept == NULL)
-        in.out = cuda_take<uint8_t>(
-            s, mma_input_bytes(wide ? slots : args->n_rows, 1, args->width));
+        in.out =
+            cuda_take<uint8_t>(s, mma_input_bytes(wide ? slots : args->n_rows, 1, args->width));
     *lists = mma_sort_picks(s, args, columns, wide, wide || kept != NULL ? NULL : &in);
     if (wide) mma_gather_rows(s, &in, lists, slots, args->top_k);
     return kept != NULL ? kept : in.out;
@@ -104,7 +104,7 @@ static __global__ void shared_h_kernel(const __nv_bfloat16 *gate, const __nv_bfl
     __nv_bfloat16 value =
         swiglu_value<__nv_bfloat16>(to_float(gate[at]), to_float(up[at]), limit, 1.0f);
     mma_store_q8(order, h, block / (inner / 32), block % (inner / 32) * 32, mma_padded(inner),
-                to_float(value));
+                 to_float(value));
 }
 
 /* Few rows: gate and up are one product of many low tiles, which fill the device as tiles of both

@@ -80,7 +80,8 @@ bool mma_run_low(di_stream *s, const cuda_product *p, const di_matrix *w, mma_re
         !read_as_stored(p->w.dtype, p->x, p->x_stride, p->n_rows, p->w.k, false) ||
         p->w.n % (32 * p->groups) != 0 || w->k != p->w.n || w->k % MMA_K != 0)
         return false;
-    mma_ready x = mma_prepare(s, p->w.dtype, p->x, p->x_stride, p->n_rows, p->groups, p->w.k, false);
+    mma_ready x =
+        mma_prepare(s, p->w.dtype, p->x, p->x_stride, p->n_rows, p->groups, p->w.k, false);
     *ready = mma_room(s, w->dtype, p->n_rows, 1, w->k);
     run_format(s, p, 1, &x, ready);
     return true;

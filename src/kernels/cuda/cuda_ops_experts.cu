@@ -179,7 +179,7 @@ template <typename A> static __global__ void combine_kernel(di_combine_args args
     cuda_at<A>(args.out)[i] = from_float<A>(y + to_float(cuda_at<const A>(args.shared)[i]));
 }
 
-void cuda_op_combine(di_stream *s, const di_combine_args *args) {
+void cuda_combine_now(di_stream *s, const di_combine_args *args) {
     cuda_begin(s);
     int64_t n = static_cast<int64_t>(args->n_rows) * args->width;
     CUDA_LAUNCH_EARLY_A(s, "combine", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, combine_kernel,

@@ -93,6 +93,7 @@ static void use_device(di_stream *s) {
 }
 
 void cuda_begin_beside(di_stream *s, bool router) {
+    cuda_flush(s);
     use_device(s);
     s->work_used = counters_bytes(s) + s->beside.bytes + s->kept.bytes;
     if (s->beside.router && !router) cuda_join(s);
@@ -148,6 +149,7 @@ void cuda_step_back(di_stream *s) {
 }
 
 void cuda_join(di_stream *s) {
+    cuda_flush(s);
     if (!s->beside.runs) return;
     s->beside.runs = s->beside.router = false;
     s->beside.pre = DI_NONE;

@@ -145,8 +145,9 @@ template <di_dtype W> struct mma_linear_stored : mma_linear<W> {
 };
 
 /* q8 of a warp's 32 values, one each, into the row of the next product's input. */
-static __device__ __forceinline__ void mma_store_q8(const mma_order &order, uint8_t *out, int64_t row,
-                                                   int32_t first, int32_t padded, float value) {
+static __device__ __forceinline__ void mma_store_q8(const mma_order &order, uint8_t *out,
+                                                    int64_t row, int32_t first, int32_t padded,
+                                                    float value) {
     uint8_t scale, code = warp_q8(value, &scale);
     reinterpret_cast<__nv_bfloat16 *>(out)[mma_value_at(order, row, first + lane_id(), padded)] =
         __float2bfloat16_rn(di_e4m3_decode(code) * di_e8m0_decode(scale));

@@ -6,11 +6,11 @@
 #include "kernels/cuda/mma_run.cuh"
 
 void mma_run_fp4(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
-                  const mma_ready *low);
+                 const mma_ready *low);
 void mma_run_fp8(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
-                  const mma_ready *low);
+                 const mma_ready *low);
 void mma_run_bf16(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
-                   const mma_ready *low);
+                  const mma_ready *low);
 
 /* How well `items` tiles of equal size fill the processors; two blocks hide each other's latency. */
 static inline double mma_balance(int64_t items, int64_t processors) {
