@@ -40,6 +40,7 @@ typedef struct cuda_beside {
     bool runs;      /* something there has not been waited for */
     bool aside;     /* between step_aside and step_back: di_stream's stream is this one */
     bool router;    /* the router's choice is among what runs */
+    bool store;     /* so is a store of window rows, which reads what qkv writes */
     di_ptr pre;     /* what a mix that runs writes */
 } cuda_beside;
 
@@ -102,8 +103,8 @@ void cuda_begin(di_stream *s);
 void cuda_begin_copy(di_stream *s);
 
 /* Work beside the stream. In a step with few rows kernels are short, and much of the device has
- * nothing to do: the coefficients of a mix, which the sublayer's end reads, and the router's choice,
- * for which the shared expert need not wait, are enqueued on a second stream, which goes on from
+ * nothing to do: the coefficients of a mix, which the sublayer's end reads, the router's choice, for
+ * which the shared expert need not wait, and the store of window rows are enqueued on a second stream, which goes on from
  * here (a recorded step has a branch there). Operations that neither write what a mix reads nor
  * touch what it writes, nor rows that are kept, start with cuda_begin_beside; `router`: so it is for
  * the router too. All others wait. */

@@ -202,6 +202,7 @@ static void rope_queries(di_stream *s, const di_qkv_args *args) {
 
 void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
     cuda_begin_beside(s, false);
+    if (s->beside.store) cuda_join(s);
     int32_t rows = args->batch.n_rows;
     CUDA_REQUIRE(args->wq_a.k == args->wkv.k && args->wq_b.k == args->wq_a.n);
     CUDA_REQUIRE(args->wq_b.n == args->n_heads * args->head_dim);
@@ -220,7 +221,7 @@ void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
 }
 
 void cuda_op_attn_out(di_stream *s, const di_attn_out_args *args) {
-    cuda_begin(s);
+    cuda_begin_beside(s, false);
     int32_t groups = args->groups > 1 ? args->groups : 1;
     mma_ready ready;
     cuda_product low = {}, out = {};

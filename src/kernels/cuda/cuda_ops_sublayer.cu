@@ -284,7 +284,8 @@ static bool follows_out(const di_stream *s, const di_sublayer_in_args *args) {
 static void run_between(di_stream *s, const di_sublayer_in_args *args) {
     cuda_pending p = s->pending;
     s->pending.has_combine = s->pending.has_out = s->pending.has_mix = false;
-    cuda_begin(s);
+    cuda_begin_beside(s, false);
+    if (!cuda_none(s->beside.pre)) cuda_join(s);
     kept_rows kept = places_of_kept(s, args->n_rows);
     uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
     if (p.has_combine)

@@ -151,7 +151,7 @@ void cuda_step_back(di_stream *s) {
 void cuda_join(di_stream *s) {
     cuda_flush(s);
     if (!s->beside.runs) return;
-    s->beside.runs = s->beside.router = false;
+    s->beside.runs = s->beside.router = s->beside.store = false;
     s->beside.pre = DI_NONE;
     s->late = true;
     cuda_check(s, cudaStreamWaitEvent(s->stream, s->beside.end, 0), "beside");
