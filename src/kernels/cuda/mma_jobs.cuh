@@ -165,6 +165,28 @@ template <di_dtype W> struct mma_linear_low : mma_linear_stored<W> {
     }
 };
 
+/* RoPE of what comes out, heads side by side, at the rows' positions: those that are dead stay as they
+ * are. Tiles of 32 rows, of which a head has a whole number, a lane each. */
+typedef struct mma_turn {
+    const int32_t *pos;   /* of the columns */
+    const float2 *angles; /* [column][dims / 2], cos and sin; written by the kernel before */
+    int32_t head_dim, dims;
+} mma_turn;
+template <di_dtype W> struct mma_linear_turned : mma_linear<W> {
+    mma_turn turn;
+    __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
+        int32_t at = (t.out_row + row) % turn.head_dim - (turn.head_dim - turn.dims);
+        int32_t of = t.column + column;
+        float mine = round_a<__nv_bfloat16>(y), other = __shfl_xor_sync(ALL_LANES, mine, 1);
+        if (at >= 0 && turn.pos[of] >= 0) {
+            float2 angle = turn.angles[of * (turn.dims / 2) + at / 2];
+            mine = at % 2 == 0 ? rotated(make_float2(mine, other), angle).x
+                               : rotated(make_float2(other, mine), angle).y;
+        }
+        mma_linear<W>::store(t, row, column, mine);
+    }
+};
+
 /* ---- Experts ---- */
 
 /* The live picks, sorted by expert and, within one, by row. All in device memory. */

@@ -41,6 +41,11 @@ void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_re
  * product with w. Returns false where that is nothing that a kernel does: then nothing is done. */
 bool mma_run_low(di_stream *s, const cuda_product *p, const di_matrix *w, mma_ready *ready);
 
+/* And RoPE of what one gives (mma_jobs.cuh), where the kernel before has written the angles. Returns
+ * false where no kernel does that: then nothing is done. */
+struct mma_turn;
+bool mma_run_turned(di_stream *s, const cuda_product *p, const mma_ready *x, const mma_turn *turn);
+
 /* Several matrices that read the same rows (cuda_linear_groups for one): activations are made ready
  * once, and two neighbours of one type are one kernel. All have the same K. */
 typedef struct cuda_linear_part {

@@ -51,14 +51,21 @@ template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma
 }
 
 template <di_dtype W>
-static void mma_linear_run(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
-                           const mma_ready *low) {
+static mma_linear<W> mma_linear_job(const di_stream *s, const cuda_product *p, int32_t n,
+                                    const mma_ready *x) {
     mma_linear<W> job = {};
     job.rows = mma_rows_of(s, W, p->w.k);
     job.x = x->data, job.groups = p->groups, job.n_rows = p->n_rows;
     for (int32_t i = 0; i < n; i++, p++)
         job.of[i] = mma_matrix{cuda_at<const uint8_t>(p->w.data), p->w.n / p->groups, p->to_f,
                                cuda_at<void>(p->out), p->out_stride};
+    return job;
+}
+
+template <di_dtype W>
+static void mma_linear_run(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
+                           const mma_ready *low) {
+    mma_linear<W> job = mma_linear_job<W>(s, p, n, x);
     if (x->stride > 0)
         mma_linear_as_stored<W>(s, job, x->stride, low);
     else if (!x->wide)
