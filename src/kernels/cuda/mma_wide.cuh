@@ -42,9 +42,19 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr uint32_t WEIGHTS = STRIPS * STRIP, STAGE = WEIGHTS + OCTETS * OCTET;
     static_assert(WEIGHTS % 128 == 0 && STAGE % 128 == 0, "operands are aligned");
 
+    /* Blocks of a processor: two where tiles are small. Those of routed experts of few columns are
+     * bound by memory and by decoding, and one waits while the other decodes. */
+    static constexpr bool ROUTED = W == DI_FP4_PAIR && !SPLIT;
+    static constexpr int BLOCKS = (SPLIT && N <= 64) || (ROUTED && N <= 32) ? 2 : 1;
+
+    /* Registers of a thread of the last warpgroup, and of the others: together no more than three
+     * have when the block begins, 168 or 80. */
+    static constexpr int FEWER = BLOCKS == 2 && SPLIT ? 40 : 56;
+    static constexpr int MORE = BLOCKS == 1 ? 224 : SPLIT ? 96 : 88;
+    static_assert(FEWER + 2 * MORE <= 3 * (BLOCKS == 1 ? 168 : 80), "there are as many");
+
     /* Shared memory: the ring, its barriers, what is known of tiles, sums of PASS columns. Blocks
-     * that have one part of one tile put their sums where the ring was, and share a processor. */
-    static constexpr int BLOCKS = SPLIT && N <= 64 ? 2 : 1;
+     * that have one part of one tile put their sums where the ring was. */
     static constexpr uint32_t ALL = (BLOCKS == 2 ? 112 : 226) * 1024;
     static constexpr int PASS = N <= 64 ? N : 32, PITCH = WIDE_HEIGHT + 4;
     static constexpr uint32_t JOINT = PASS * PITCH * 4, KNOWN_BYTES = 2048;
@@ -142,13 +152,6 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* ---- Products ---- */
 
-    /* Narrower instructions where a tile is not full; no tile is narrower than its instructions. */
-    static constexpr int N64 = N < 64 ? N : 64, N96 = N < 96 ? N : 96;
-    static __device__ int32_t multiplied(int32_t columns) {
-        int32_t n = (columns + 31) / 32 * 32;
-        return n < N ? n : N;
-    }
-
     /* A warp is done with a stage. */
     __device__ void release(int slot) const {
         if (lane_id() == 0) barrier_arrive(shared_address(&part->empty[slot]));
@@ -237,6 +240,23 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         } while (!SPLIT && left > 0);
     }
 
+    /* Narrower instructions where a tile is not full: 0 where there are none. Experts' tiles seldom
+     * are; below 32 columns decoding is what takes time, unless tiles have no more. */
+    static __host__ __device__ constexpr int narrower(int m) {
+        if (m <= 32) return ROUTED && N == 32 && m > 8 ? m / 2 : 0;
+        return m - 32;
+    }
+    template <int M>
+    __device__ void multiply_columns(int32_t columns, place &at, float (&total)[SUMS]) const {
+        constexpr int LESS = narrower(M);
+        if constexpr (LESS > 0)
+            if (columns <= LESS) {
+                multiply_columns<LESS>(columns, at, total);
+                return;
+            }
+        multiply_tile<M>(at, total);
+    }
+
     /* ---- Sums ---- */
 
     /* joint[column][row] of PASS columns. */
@@ -311,15 +331,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             float total[SUMS] = {};
             barrier_wait(shared_address(&part->full[at.slot]), at.parity); /* the tile is known */
             const mma_tile &tile = part->tile[known];
-            int32_t columns = multiplied(tile.columns);
-            if (N <= 32 || columns == 32)
-                multiply_tile<32>(at, total);
-            else if (N <= 64 || columns == 64)
-                multiply_tile<N64>(at, total);
-            else if (columns == 96)
-                multiply_tile<N96>(at, total);
-            else
-                multiply_tile<N>(at, total);
+            multiply_columns<N>(tile.columns, at, total);
             store_tile(tile, total);
             known = known + 1 == KNOWN ? 0 : known + 1;
         }
@@ -338,10 +350,10 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         make_barriers();
         __syncthreads();
         if (threadIdx.x >= WIDE_MULTIPLY) {
-            fewer_registers<BLOCKS == 2 ? 40 : 56>();
+            fewer_registers<FEWER>();
             if (warp_id() == WIDE_MULTIPLY / WARP) copy_all();
         } else {
-            more_registers<BLOCKS == 2 ? 96 : 224>();
+            more_registers<MORE>();
             multiply_all();
             if constexpr (SPLIT) cluster_sync_aligned(); /* no block ends while others read */
         }
