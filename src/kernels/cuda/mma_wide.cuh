@@ -57,7 +57,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
      * that have one part of one tile put their sums where the ring was. */
     static constexpr uint32_t ALL = (BLOCKS == 2 ? 112 : 226) * 1024;
     static constexpr int PASS = N <= 64 ? N : 32, PITCH = WIDE_HEIGHT + 4;
-    static constexpr uint32_t JOINT = PASS * PITCH * 4, KNOWN_BYTES = 2048;
+    static constexpr uint32_t JOINT = PASS * PITCH * 4, KNOWN_BYTES = 3072;
     static constexpr int FIT = static_cast<int>((ALL - KNOWN_BYTES - (SPLIT ? 0 : JOINT)) / STAGE);
     static constexpr int DEPTH = FIT < 8 ? FIT : 8;
     static_assert(DEPTH >= 3 && (!SPLIT || DEPTH * STAGE >= JOINT), "there is room");
@@ -65,10 +65,11 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr uint32_t KNOWN_AT = DEPTH * STAGE + (SPLIT ? 0 : JOINT);
     static constexpr size_t BYTES = KNOWN_AT + KNOWN_BYTES;
 
-    /* Tiles are known from the first of their copies on. */
+    /* Tiles are known from the first of their copies on. They are looked up a warp's width at a time,
+     * since each costs several reads of memory one behind the other. */
     static constexpr int KNOWN = DEPTH + 2;
     struct shared_part {
-        mma_tile tile[KNOWN];
+        mma_tile tile[KNOWN], looked_up[WARP];
         uint64_t full[DEPTH], empty[DEPTH];
     };
     static_assert(sizeof(shared_part) <= KNOWN_BYTES, "there is room");
@@ -77,14 +78,17 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     uint32_t ring; /* a shared address */
     float *joint;
     shared_part *part;
-    int32_t n_items, first_stage, end_stage;
+    int32_t n_items, n_tiles; /* in all; of this block */
+    int32_t first_stage, end_stage;
     int32_t t, own_row; /* own_row and 8 further: of this thread's sums */
     bool far;
 
     __device__ mma_wide(const Job &j, uint8_t *shared) : job(j), ring(shared_address(shared)) {
         joint = reinterpret_cast<float *>(shared + JOINT_AT);
         part = reinterpret_cast<shared_part *>(shared + KNOWN_AT);
+        int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
         n_items = j.count(HEIGHT, N);
+        n_tiles = n_items > block ? (n_items - block + blocks - 1) / blocks : 0;
         first_stage = 0, end_stage = mma_padded(j.rows.k) / K;
         if (SPLIT) {
             first_stage = static_cast<int32_t>(blockIdx.y) * part_stages();
@@ -125,12 +129,21 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                      static_cast<uint32_t>((at.columns + 7) / 8) * OCTET, between};
     }
 
+    /* Tiles from number `first` of this block's on, a lane each. */
+    __device__ void look_up(int32_t first) const {
+        int64_t item = blockIdx.x + static_cast<int64_t>(first + lane_id()) * gridDim.x;
+        __syncwarp(); /* those before are read */
+        if (item < n_items)
+            part->looked_up[lane_id()] = job.tile(static_cast<int32_t>(item), HEIGHT, N);
+        __syncwarp();
+    }
+
     __device__ void copy_all() const {
         place at = {0, 1}; /* the first time round nothing is waited for */
         int known = 0;
-        for (int32_t item = static_cast<int32_t>(blockIdx.x); item < n_items;
-             item += static_cast<int32_t>(gridDim.x)) {
-            mma_tile tile = job.tile(item, HEIGHT, N);
+        for (int32_t number = 0; number < n_tiles; number++) {
+            if (number % WARP == 0) look_up(number);
+            const mma_tile &tile = part->looked_up[number % WARP];
             piece mine = piece_of(tile);
             uint32_t all = __reduce_add_sync(ALL_LANES, mine.bytes);
             for (int32_t stage = first_stage; stage < end_stage; stage++) {
@@ -326,8 +339,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     __device__ void multiply_all() const {
         place at = {0, 0};
         int known = 0;
-        for (int32_t item = static_cast<int32_t>(blockIdx.x); item < n_items;
-             item += static_cast<int32_t>(gridDim.x)) {
+        for (int32_t number = 0; number < n_tiles; number++) {
             float total[SUMS] = {};
             barrier_wait(shared_address(&part->full[at.slot]), at.parity); /* the tile is known */
             const mma_tile &tile = part->tile[known];
