@@ -52,6 +52,16 @@ static __device__ __forceinline__ uint32_t load_shared_8(uint32_t shared) {
     return v;
 }
 
+/* Four matrices of 8 x 8 values of 16 bits, of which lane 4 g + t has values 2 t and 2 t + 1 of row
+ * g, stored by their columns: lane 8 i + c has the address of column c of the i-th, 16 bytes. */
+static __device__ __forceinline__ void store_matrices(uint32_t shared, uint32_t a, uint32_t b,
+                                                      uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     shared),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
 /* ---- Registers ---- */
 
 /* All warps of a warpgroup: how many registers each thread has from now on. */
