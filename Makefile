@@ -3,13 +3,14 @@
 
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
+SECONDS ?= 300
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 RELEASE := build/release
 export FUZZ_SECONDS JOBS
 
 .DEFAULT_GOAL := all
 .PHONY: all help run test check-fast accurate bench asan ubsan tsan fuzz lint format install cov clean \
-        gpu-test gpu-bench cuda-archs grammar-campaign setup-build setup-test configure reconfigure
+        gpu-test gpu-bench cuda-archs grammar-campaign serve-load setup-build setup-test configure reconfigure
 
 all: configure ## the program, left at ./deepinfer
 	@ninja -C $(RELEASE) -j $(JOBS) deepinfer
@@ -70,6 +71,10 @@ accurate: setup-test reconfigure ## long campaigns: the 475 GiB geometry, schedu
 grammar-campaign: setup-test reconfigure ## 100,000 random answers under random schemas, judged by ajv (npm)
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet test_grammar_campaign
 	DI_GRAMMAR_ANSWERS=100000 tests/grammar/grammar_campaign.sh $(RELEASE)/tests/test_grammar_campaign
+
+serve-load: setup-test reconfigure ## load on the server for SECONDS (300) and more, judged; wants a quiet machine
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet deepinfer server_load
+	@tools/serve_load $(RELEASE) --seconds $(SECONDS)
 
 install: configure ## into PREFIX (/usr/local), under DESTDIR if set
 	@ninja -C $(RELEASE) -j $(JOBS) deepinfer deepinfer_core

@@ -157,3 +157,22 @@ void di_metrics_write(const di_metrics *m, const di_engine_metrics *e, const di_
     }
     di_buffer_free(&p.labels);
 }
+
+static void process_sample(di_buffer *out, const char *name, const char *type, const char *help,
+                           double value) {
+    di_buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, type, name,
+                     value);
+}
+
+void di_metrics_write_process(const di_process_stats *process, di_buffer *out) {
+    process_sample(out, "process_cpu_seconds_total", "counter",
+                   "Processor time of this process, user and system.", process->cpu_seconds);
+    process_sample(out, "process_resident_memory_bytes", "gauge",
+                   "Memory of this process that is resident.", (double)process->resident_bytes);
+    process_sample(out, "process_open_fds", "gauge", "Files that are open, connections too.",
+                   (double)process->open_files);
+    process_sample(out, "process_max_fds", "gauge", "Files that may be open.",
+                   (double)process->max_files);
+    process_sample(out, "process_start_time_seconds", "gauge",
+                   "When this process began, as Unix time.", process->started);
+}

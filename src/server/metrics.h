@@ -6,6 +6,7 @@
 
 #include "base/buffer.h"
 #include "deepinfer.h"
+#include "server/process_stats.h"
 
 enum { DI_HISTOGRAM_BUCKETS = 22 };
 
@@ -46,5 +47,7 @@ typedef struct di_engine_metrics {
 
 void di_metrics_write(const di_metrics *m, const di_engine_metrics *e, const di_engine_stats *stats,
                       const char *prefix, const char *model, di_buffer *out);
+/* Under the names that every Prometheus client library gives them: without prefix and labels. */
+void di_metrics_write_process(const di_process_stats *process, di_buffer *out);
 
 #endif

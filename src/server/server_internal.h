@@ -167,6 +167,7 @@ struct di_server {
     di_keys keys;
     di_stored *stored;
     di_metrics metrics;
+    di_process_stats process;
     di_timeline *timeline; /* NULL without options.debug */
     di_conn *conns;
     int64_t n_conns;

@@ -127,7 +127,7 @@ export function joinChat(events) {
     return { choices, usage };
 }
 
-// Bytes on a socket. send() and all() or until(text).
+// Bytes on a socket. send() and all() or until(text), which wait long: the machine may be busy.
 export function raw(server, options = {}) {
     const socket = net.connect({ port: server.port, host: '127.0.0.1', ...options });
     const c = { socket, got: '', closed: false };
@@ -138,7 +138,7 @@ export function raw(server, options = {}) {
     socket.on('error', () => { });
     socket.on('data', (data) => (c.got += data.toString('latin1')));
     c.send = (bytes) => new Promise((resolve) => socket.write(bytes, () => resolve()));
-    c.until = async (text, seconds = 20) => {
+    c.until = async (text, seconds = 60) => {
         for (let i = 0; i < seconds * 50; i++) {
             if (c.got.includes(text)) return;
             if (c.closed) break;
@@ -146,7 +146,7 @@ export function raw(server, options = {}) {
         }
         assert.fail(`'${text}' did not come, but: ${c.got.slice(0, 2000)}`);
     };
-    c.all = async (seconds = 20) => {
+    c.all = async (seconds = 60) => {
         await Promise.race([done, sleep(seconds * 1000)]);
         assert.ok(c.closed, 'the connection stays open: ' + c.got.slice(0, 500));
         return c.got;

@@ -201,15 +201,24 @@ test('a reader that stops is given up, and holds nobody up', async () => {
 });
 
 test('signs of life while a request waits and while an answer is made', async () => {
+    const blanks = '\r\n1\r\n\n\r\n1\r\n\n\r\n'; // in chunks
+    // Answers in one piece: a stream that nobody reads, as on a busy machine, would be given up. Bodies are
+    // read side by side, so who comes next waits only once these five are there.
     const crowd = Array.from({ length: 5 }, () => raw(server));
-    for (const c of crowd) await c.send(request('POST', chatPath, body({ ...forever, stream: true })));
+    for (const c of crowd) await c.send(request('POST', chatPath, body(forever)));
+    await eventually('four are answered, one waits', async () =>
+        (await metric(server, 'deepinfer:num_requests_running')) === 4 &&
+        (await metric(server, 'deepinfer:num_requests_waiting')) === 1);
     const streamed = raw(server), whole = raw(server);
     await streamed.send(request('POST', chatPath, body({ ...forever, stream: true })));
-    await whole.send(request('POST', chatPath, body({ ...forever })));
+    await whole.send(request('POST', chatPath, body(forever)));
     await streamed.until('text/event-stream');
     await streamed.until(': keep-alive\n\n');
-    await whole.until('\r\n1\r\n\n\r\n1\r\n\n\r\n'); // blanks, in chunks
-    assert.match(whole.got, /^HTTP\/1.1 200 /);
+    assert.match(streamed.got, /\r\n\r\ne\r\n: keep-alive\n\n/, 'before its first token');
+    for (const c of [...crowd, whole]) {
+        await c.until(blanks);
+        assert.match(c.got, /^HTTP\/1.1 200 /);
+    }
     [...crowd, streamed, whole].forEach((c) => c.socket.destroy());
     await idle();
 });

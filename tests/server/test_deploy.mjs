@@ -11,13 +11,14 @@ test('every metric of the dashboard is one of the server', async () => {
     const server = await serve('-q');
     const page = await (await fetch(server.base + '/metrics')).text();
     await server.stop();
-    const samples = new Set([...page.matchAll(/^(deepinfer:\w+)\{/gm)].map((m) => m[1]));
+    const samples = new Set([...page.matchAll(/^((?:deepinfer:|process_)\w+)[{ ]/gm)].map((m) => m[1]));
     const { panels } = JSON.parse(read('grafana/deepinfer.json'));
     assert.ok(panels.length >= 10);
     for (const { title, targets } of panels) {
         const named = targets.flatMap(({ expr }) => expr.match(/deepinfer:\w+/g) ?? []);
         assert.ok(named.length >= targets.length, title);
-        for (const name of named) assert.ok(samples.has(name), `${title}: no ${name}`);
+        const process = targets.flatMap(({ expr }) => expr.match(/\bprocess_\w+/g) ?? []);
+        for (const name of [...named, ...process]) assert.ok(samples.has(name), `${title}: no ${name}`);
     }
 });
 

@@ -1,6 +1,7 @@
 // What an operator does: keys, reload, metrics, log lines, CORS, the way down.
 // ctest: slow
 import fs from 'node:fs';
+import os from 'node:os';
 import path from 'node:path';
 import { execFileSync } from 'node:child_process';
 import { assert, test, runTests, serve, post, raw, request, metric, sleep, eventually, scratch, model }
@@ -114,14 +115,15 @@ test('metrics are well-formed and count', async () => {
         const type = /^# TYPE (\S+) (\S+)$/.exec(line);
         if (type) types.set(type[1], type[2]);
         if (line.startsWith('#')) continue;
-        const sample = /^([a-z0-9_:]+)(\{[^}]*\}) (\S+)$/.exec(line);
+        const sample = /^([a-z0-9_:]+)(\{[^}]*\}|) (\S+)$/.exec(line);
         assert.ok(sample, line);
         const name = sample[1].replace(/_(bucket|sum|count)$/, '');
         assert.ok(types.has(sample[1]) || types.get(name) === 'histogram', line);
         assert.ok(!seen.has(sample[1] + sample[2]), 'twice: ' + line);
         seen.add(sample[1] + sample[2]);
         assert.ok(Number.isFinite(Number(sample[3])), line);
-        assert.ok(sample[2].includes('model_name="demo",engine="0"'));
+        if (name.startsWith('process_')) assert.equal(sample[2], '');
+        else assert.ok(sample[2].includes('model_name="demo",engine="0"'));
     }
     for (const name of ['num_requests_running', 'num_requests_waiting', 'kv_cache_usage_perc',
         'prefix_cache_queries_total', 'prefix_cache_hits_total', 'prompt_tokens_total',
@@ -142,6 +144,27 @@ test('metrics are well-formed and count', async () => {
     } catch (error) {
         if (error.code !== 'ENOENT') throw new Error(error.stdout + error.stderr);
     }
+});
+
+test('metrics of the process', async () => {
+    const { pid } = server.child;
+    const seconds = Date.now() / 1000, open = fs.readdirSync(`/proc/${pid}/fd`).length;
+    const status = fs.readFileSync(`/proc/${pid}/status`, 'utf8');
+    const resident = 1024 * Number(/VmRSS:\s+(\d+) kB/.exec(status)[1]);
+    const told = await metric(server, 'process_resident_memory_bytes');
+    assert.ok(Math.abs(told - resident) < 0.2 * resident, `${told}, ${resident} by the system`);
+    const begun = await metric(server, 'process_start_time_seconds');
+    assert.ok(begun < seconds + 1 && begun > seconds - 600, `${begun} at ${seconds}`);
+    assert.equal(await metric(server, 'process_start_time_seconds'), begun);
+    const cpu = await metric(server, 'process_cpu_seconds_total');
+    assert.ok(cpu > 0 && cpu < (seconds - begun + 1) * os.cpus().length, `${cpu}`);
+    const crowd = Array.from({ length: 50 }, () => raw(server));
+    await eventually('they are counted', async () =>
+        await metric(server, 'process_open_fds') >= open + 45); // node may have closed some of its own
+    assert.ok(await metric(server, 'process_max_fds') >= open + 50);
+    crowd.forEach((c) => c.socket.destroy());
+    await eventually('and no more', async () =>
+        await metric(server, 'process_open_fds') <= open + 5);
 });
 
 test('one line a request', async () => {

@@ -8,7 +8,8 @@
  * Client i comes from the address 127.0.0.0/8 of its own, which is how the server tells clients without
  * keys apart; the first GREEDY share one address. One JSON object on stdout says what was seen, in
  * seconds; what it means is the caller's to judge. Exit code 0 even where the server erred: `errors`
- * counts, and the first ones stand on stderr.
+ * counts, and the first ones stand on stderr. An answer is good with status 200; a stream when it also
+ * had a finish_reason, its usage and [DONE], text if it had tokens, and every line of it is UTF-8.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -17,6 +18,8 @@
 #include <string.h>
 #include <strings.h>
 #include <uv.h>
+
+#include "base/utf8.h"
 
 enum { MAX_LINE = 8192, BUCKETS = 2048, SHOWN_ERRORS = 5, MAX_ERRORS = 10000 };
 
@@ -41,10 +44,11 @@ typedef struct client {
     char line[MAX_LINE]; /* of the answer: what came of its present line */
     size_t n_line;
     int status; /* 0: the head's first line is awaited */
-    bool in_head, ended, failed;
+    bool in_head, streamed, failed;
+    bool finished, counted, ended; /* a stream: its finish_reason, usage and [DONE] came */
     size_t length; /* bytes of the body that are still awaited, where the head says */
     double sent, last;
-    uint64_t tokens; /* of all answers */
+    uint64_t pieces; /* of text, before the end of time */
 } client;
 
 static struct {
@@ -117,6 +121,12 @@ static void count_error(const client *c, const char *what) {
     }
 }
 
+/* The answer is no good; it is read to its end all the same. */
+static void blame(client *c, const char *what) {
+    if (!c->failed) count_error(c, what);
+    c->failed = true;
+}
+
 static bool is_more(void) {
     if (load.n_errors >= MAX_ERRORS) return false; /* nobody serves: do not ask for ever */
     if (load.mode == STREAMS) return now() < load.end;
@@ -148,14 +158,16 @@ static void count_usage(client *c, const char *text) {
     const char *found = strstr(text, name);
     if (!found) return;
     uint64_t n = strtoull(found + sizeof name - 1, NULL, 10);
-    c->tokens += n;
+    c->counted = true;
+    if (n > 0 && c->streamed && load.mode != BODIES && c->last == 0) blame(c, "tokens and no text");
     load.n_tokens += n;
 }
 
 static void end_answer(client *c) {
     c->busy = false;
-    if (c->status != 200 || c->failed) {
-        fail(c, "no good answer");
+    if (c->status != 200) blame(c, "no good answer");
+    if (c->failed) {
+        end_connection(c);
         return;
     }
     load.n_answers++;
@@ -171,32 +183,45 @@ static void end_answer(client *c) {
 }
 
 static void read_head_line(client *c) {
-    static const char length[] = "content-length:";
+    static const char length[] = "content-length:", type[] = "content-type: text/event-stream";
     if (c->status == 0) {
         if (c->n_line == 0) return; /* the blank line behind the last answer's last chunk */
-        if (sscanf(c->line, "HTTP/1.1 %d", &c->status) != 1) c->failed = true;
+        if (sscanf(c->line, "HTTP/1.1 %d", &c->status) != 1) blame(c, "no answer's head");
     } else if (strncasecmp(c->line, length, sizeof length - 1) == 0) {
         c->length = strtoul(c->line + sizeof length - 1, NULL, 10);
+    } else if (strncasecmp(c->line, type, sizeof type - 1) == 0) {
+        c->streamed = true;
     } else if (c->n_line == 0) {
         c->in_head = false;
     }
 }
 
-/* A line of a stream's body. Sizes of chunks are lines too, and are let be; the server puts whole
- * events into chunks, so no line of an event is cut by one. The last chunk, a 0, ends the answer. */
-static void read_event_line(client *c) {
+static void end_chunks(client *c) {
+    if (c->streamed && !c->finished) blame(c, "a stream without a finish_reason");
+    if (!c->counted) blame(c, "an answer without usage");
+    if (c->streamed && !c->ended) blame(c, "a stream without [DONE]");
+    end_answer(c);
+}
+
+/* A line of a body in chunks: a stream, or an answer in one piece that had blanks in front of it. Sizes of
+ * chunks are lines too, and are let be; the server puts whole events into chunks, so no line of an event is
+ * cut by one. The last chunk, a 0, ends the answer. */
+static void read_chunk_line(client *c) {
     if (strcmp(c->line, "0") == 0) {
-        if (!c->ended) c->failed = true;
-        end_answer(c);
+        end_chunks(c);
         return;
     }
-    if (strncmp(c->line, "data: ", 6) != 0) return;
+    if (di_utf8_valid_prefix(c->line, c->n_line) != c->n_line) blame(c, "no UTF-8");
+    if (!c->streamed) count_usage(c, c->line);
+    if (!c->streamed || strncmp(c->line, "data: ", 6) != 0) return;
     if (strcmp(c->line, "data: [DONE]") == 0) c->ended = true;
-    if (strstr(c->line, "\"error\"")) c->failed = true;
+    if (strstr(c->line, "\"error\"")) blame(c, "an error in a stream");
+    if (strstr(c->line, "\"finish_reason\":\"")) c->finished = true;
     if (strstr(c->line, "\"content\":\"")) {
         double t = now();
         times_add(c->last > 0 ? &load.gaps : &load.first, t - (c->last > 0 ? c->last : c->sent));
         c->last = t;
+        c->pieces += t < load.end;
     }
     count_usage(c, c->line);
 }
@@ -209,7 +234,7 @@ static void end_line(client *c) {
         read_head_line(c);
         if (!c->in_head && c->status != 200) end_answer(c);
     } else {
-        read_event_line(c);
+        read_chunk_line(c);
     }
     c->n_line = 0;
 }
@@ -252,6 +277,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer) {
             end_line(c);
         } else if (c->n_line < MAX_LINE - 1) {
             c->line[c->n_line++] = buffer->base[i - 1];
+        } else {
+            blame(c, "a line that is too long");
         }
     }
 }
@@ -292,7 +319,7 @@ static void ask(client *c) {
     make_request(c, load.bodies ? load.bodies[load.n_begun] : story);
     load.n_begun++;
     c->busy = c->in_head = true;
-    c->ended = c->failed = false;
+    c->streamed = c->finished = c->counted = c->ended = c->failed = false;
     c->status = 0;
     c->length = c->n_line = 0;
     c->sent = now();
@@ -367,27 +394,26 @@ static void print_times(const char *name, const times *t) {
            t->n, times_quantile(t, 0.5), times_quantile(t, 0.99), t->max);
 }
 
-/* Tokens of the clients with an address of their own: extremes and Jain's index, (sum x)^2 / (n sum x^2),
- * which is 1 where all got the same. */
+/* Pieces of text (a token, or a few that were drafted) that clients with an address of their own got while
+ * all asked: extremes and Jain's index, (sum x)^2 / (n sum x^2), which is 1 where all got the same. */
 static void print_fairness(void) {
     uint64_t least = UINT64_MAX, most = 0, greedy = 0;
     double sum = 0, squares = 0;
     int n = load.n_clients - load.n_greedy;
     for (int i = 0; i < load.n_clients; i++) {
-        uint64_t tokens = load.clients[i].tokens;
+        uint64_t pieces = load.clients[i].pieces;
         if (i < load.n_greedy) {
-            greedy += tokens;
+            greedy += pieces;
             continue;
         }
-        sum += (double)tokens;
-        squares += (double)tokens * (double)tokens;
-        if (tokens < least) least = tokens;
-        if (tokens > most) most = tokens;
+        sum += (double)pieces;
+        squares += (double)pieces * (double)pieces;
+        if (pieces < least) least = pieces;
+        if (pieces > most) most = pieces;
     }
-    if (squares == 0) return;
-    printf(", \"jain\": %.4f, \"least\": %" PRIu64 ", \"most\": %" PRIu64 ", \"mean\": %.1f",
-           sum * sum / (n * squares), least, most, sum / n);
-    if (load.n_greedy > 0) printf(", \"greedy\": %" PRIu64, greedy);
+    printf(", \"pieces\": {\"least\": %" PRIu64 ", \"mean\": %.1f, \"most\": %" PRIu64
+           ", \"jain\": %.4f, \"greedy\": %" PRIu64 "}",
+           least, sum / n, most, squares > 0 ? sum * sum / (n * squares) : 0, greedy);
 }
 
 static void print_report(void) {
@@ -402,7 +428,7 @@ static void print_report(void) {
     print_times("first", &load.first);
     print_times("gaps", &load.gaps);
     print_times("whole", &load.whole);
-    print_fairness();
+    if (load.mode == STREAMS) print_fairness();
     puts("}");
 }
 
