@@ -187,7 +187,7 @@ static void remember(mask_cache *c, const reader *r, reading at) {
 
 static void apply(const mask_cache *c, const mask_entry *e, uint32_t *words) {
     if (e->n == MASK_DENSE) {
-        for (size_t i = 0; i < c->v->n_words; i++) words[i] |= e->data[i];
+        mask__or(words, e->data, c->v->n_words);
     } else {
         for (int32_t i = 0; i < e->n; i++) words[e->data[i] / 32] |= 1u << (e->data[i] % 32);
     }
@@ -297,6 +297,6 @@ void mask__add(mask_cache *c, reader *r, reading at, const int32_t *marker_ids, 
     r->n_frames = n_frames;
     r->base = 0;
     if (r->status != DI_OK) return;
-    for (size_t i = 0; i < c->v->n_words; i++) words[i] |= c->words[i];
+    mask__or(words, c->words, c->v->n_words);
     remember(c, r, at);
 }

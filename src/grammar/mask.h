@@ -42,6 +42,11 @@ typedef struct mask_cache {
     uint64_t n_hits, n_misses;
 } mask_cache;
 
+/* All of it is often what a mask costs. */
+static inline void mask__or(uint32_t *restrict to, const uint32_t *restrict from, size_t n) {
+    for (size_t i = 0; i < n; i++) to[i] |= from[i];
+}
+
 bool mask__init(mask_cache *c, const di_vocabulary *v); /* false: no memory */
 void mask__deinit(mask_cache *c);
 size_t mask__memory(const mask_cache *c);

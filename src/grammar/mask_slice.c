@@ -109,16 +109,12 @@ static int32_t counted_characters(mask_cache *c, reader *r, const slice *sl, rea
 
 /* ---- */
 
-static void add_words(const mask_cache *c, const uint32_t *from, uint32_t *words) {
-    for (size_t i = 0; i < c->v->n_words; i++) words[i] |= from[i];
-}
-
 static void add_counted(const mask_cache *c, const slice *sl, int32_t chars, uint32_t *words) {
     if (chars <= SLICE_COUNTED) {
-        add_words(c, sl->up_to[chars], words);
+        mask__or(words, sl->up_to[chars], c->v->n_words);
         return;
     }
-    add_words(c, sl->up_to[SLICE_COUNTED], words);
+    mask__or(words, sl->up_to[SLICE_COUNTED], c->v->n_words);
     for (int32_t i = 0; i < sl->n_longer && sl->longer_chars[i] <= chars; i++) {
         words[sl->longer[i] / 32] |= 1u << (sl->longer[i] % 32);
     }
@@ -143,7 +139,7 @@ const trie *mask__slices(mask_cache *c, reader *r, reading at, uint32_t *words) 
     if (r->s->status != DI_OK) return &v->all;
     if (kinds) {
         const slice *widest = &v->slices[__builtin_ctz(kinds)];
-        add_words(c, widest->all, words);
+        mask__or(words, widest->all, v->n_words);
         return &widest->rest;
     }
     /* Only the widest kind: the characters of a string. */
