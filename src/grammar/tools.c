@@ -206,18 +206,22 @@ static int32_t schema_parameters(builder *t, const di_json *parameters, int32_t 
     return all;
 }
 
-/* Whether the schema can be enforced: it is compiled for itself. */
-static bool can_follow(const builder *t, const di_json *parameters) {
+/* Whether the schema can be enforced: it is compiled for itself, with half of what is left of the budget, so
+ * that as much is left to compile it once more. */
+static bool can_follow(builder *t, const di_json *parameters) {
     di_error why;
     compiler c;
     builder trial = {.c = &c};
     compiler__init(&c, &why);
+    int64_t given = t->c->steps_left / 2;
+    c.steps_left = given;
     int32_t root = program__rule(&c.p, "parameters");
     bool ok = begin(&trial, t->options);
     if (ok) {
         program__define(&c.p, root, schema_parameters(&trial, parameters, PROGRAM_ACCEPT));
         ok = c.status == DI_OK && program__finish(&c.p, &why) == DI_OK;
     }
+    t->c->steps_left -= c.steps_left > 0 ? given - c.steps_left : given;
     compiler__deinit(&c);
     return ok;
 }
@@ -337,7 +341,7 @@ di_status di_grammar_compile_tools(const di_vocabulary *vocabulary,
                                    di_grammar **out, di_error *error) {
     di_status status = compile(vocabulary, options, spec, out, error);
     if (status != DI_ERR_LIMIT || !spec->follow) return status;
-    /* Each schema fits the bounds, all together do not. */
+    /* What is left over for strict tools is not enough. */
     di_grammar_tools free = *spec;
     free.follow = false;
     return compile(vocabulary, options, &free, out, error);
