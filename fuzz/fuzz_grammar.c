@@ -40,7 +40,10 @@ static di_status compile(uint8_t kind, const char *text, size_t size, di_grammar
         di_grammar_tools tools = {.tools = json,
                                   .choice = kind >> 4 & 1 ? DI_GRAMMAR_TOOLS_AUTO
                                                           : DI_GRAMMAR_TOOLS_REQUIRED};
+        static const di_grammar_form object = {.kind = DI_GRAMMAR_JSON_OBJECT};
         tools.strict = kind >> 5 & 1;
+        tools.follow = kind >> 6 & 1;
+        tools.form = kind >> 7 & 1 ? &object : NULL;
         status = di_grammar_compile_tools(vocabulary(), &options, &tools, out, error);
     } else if (status == DI_OK) {
         status = di_grammar_compile_schema(vocabulary(), &options, json, out, error);

@@ -353,13 +353,18 @@ static void build_rules(ebnf *e) {
     }
 }
 
+int32_t ebnf__emit(compiler *c, const char *text, size_t size, int32_t next) {
+    ebnf e = {.c = c, .text = text, .size = size};
+    const rule *root = rule_named(&e, "root", 4);
+    parse_rules(&e);
+    if (c->status == DI_OK) build_rules(&e);
+    return c->status == DI_OK ? program__call(&c->p, root->number, next) : PROGRAM_FAIL;
+}
+
 di_status di_grammar_compile_ebnf(const di_vocabulary *vocabulary, const char *text, size_t size,
                                   di_grammar **out, di_error *error) {
     compiler c;
     compiler__init(&c, error);
-    ebnf e = {.c = &c, .text = text, .size = size};
-    rule_named(&e, "root", 4);
-    parse_rules(&e);
-    if (c.status == DI_OK) build_rules(&e);
+    (void)ebnf__emit(&c, text, size, PROGRAM_ACCEPT); /* "root" is the first rule: the answer */
     return grammar__finish(vocabulary, &c, out);
 }

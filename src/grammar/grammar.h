@@ -75,9 +75,27 @@ di_status di_grammar_compile_ebnf(const di_vocabulary *vocabulary, const char *t
 di_status di_grammar_compile_choices(const di_vocabulary *vocabulary, const di_json *choices,
                                      di_grammar **out, di_error *error);
 
+/* One of the above, as a value. */
+typedef enum di_grammar_form_kind {
+    DI_GRAMMAR_SCHEMA,      /* source: the schema */
+    DI_GRAMMAR_JSON_OBJECT, /* source: NULL */
+    DI_GRAMMAR_REGEX,       /* source: a string */
+    DI_GRAMMAR_EBNF,        /* source: a string */
+    DI_GRAMMAR_CHOICES      /* source: an array of strings */
+} di_grammar_form_kind;
+
+typedef struct di_grammar_form {
+    di_grammar_form_kind kind;
+    const di_json *source;
+} di_grammar_form;
+
+di_status di_grammar_compile_form(const di_vocabulary *vocabulary,
+                                  const di_grammar_options *options, const di_grammar_form *form,
+                                  di_grammar **out, di_error *error);
+
 typedef enum di_grammar_tool_choice {
-    DI_GRAMMAR_TOOLS_NONE,    /* any text, and no call */
-    DI_GRAMMAR_TOOLS_AUTO,    /* any text, then perhaps a block of calls */
+    DI_GRAMMAR_TOOLS_NONE, /* any text, and no call */
+    DI_GRAMMAR_TOOLS_AUTO, /* any text, then perhaps a block of calls; or a form, or such a block */
     DI_GRAMMAR_TOOLS_REQUIRED /* a block of calls, nothing else */
 } di_grammar_tool_choice;
 
@@ -88,7 +106,11 @@ typedef struct di_grammar_tools {
     /* Parameters follow the tool's schema where the tool says "strict": true, or of every tool with
      * this. The others' are any names and values. */
     bool strict;
+    /* The others follow theirs too where it can be enforced; where it cannot, they stay free. */
+    bool follow;
     int32_t max_calls; /* in the block; 0: any number */
+    /* AUTO: an answer without a call is of this form, one with calls says nothing else; NULL: any text. */
+    const di_grammar_form *form;
 } di_grammar_tools;
 
 /* An answer with tool calls as the chat format writes them (spec chat.md 5): exactly the official

@@ -22,6 +22,13 @@ struct di_grammar {
     mask_cache masks;
 };
 
+/* Front ends as parts of a program: a text of the form, then next. What fails is in the compiler. */
+int32_t form__emit(compiler *c, const di_grammar_options *options, const di_grammar_form *form,
+                   int32_t next);
+int32_t schema__emit_whole(compiler *c, const di_grammar_options *options, const di_json *json,
+                           int32_t next);
+int32_t ebnf__emit(compiler *c, const char *text, size_t size, int32_t next);
+
 /* The end of every front end: makes the grammar of the compiler's program, or passes on what failed;
  * the compiler is gone afterwards. */
 di_status grammar__finish(const di_vocabulary *vocabulary, compiler *c, di_grammar **out);

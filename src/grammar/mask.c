@@ -7,6 +7,7 @@ enum {
     MASK_DENSE = -1,
     MASK_DEEPER = -2,
     MASK_SPARSE_IDS = 1024, /* at most so many ids are kept as a list */
+    SMALL_SUBTREE = 4,      /* nodes that are walked as soon as asked about */
     NO_ENTRY = -1
 };
 
@@ -140,7 +141,9 @@ static int32_t lookup(const mask_cache *c, const reader *r, reading at) {
 static uint32_t *pack(const mask_cache *c, int32_t *n, size_t *size) {
     size_t n_words = c->v->n_words;
     int32_t count = 0;
-    for (size_t i = 0; i < n_words; i++) count += __builtin_popcount(c->words[i]);
+    for (size_t i = 0; i < n_words && count <= MASK_SPARSE_IDS; i++) {
+        if (c->words[i]) count += __builtin_popcount(c->words[i]);
+    }
     *n = count <= MASK_SPARSE_IDS ? count : MASK_DENSE;
     *size = (*n == MASK_DENSE ? n_words : (size_t)count + 1) * sizeof(uint32_t);
     uint32_t *data = malloc(*size);
@@ -184,7 +187,7 @@ static void remember(mask_cache *c, const reader *r, reading at) {
 
 static void apply(const mask_cache *c, const mask_entry *e, uint32_t *words) {
     if (e->n == MASK_DENSE) {
-        for (size_t i = 0; i < c->v->n_words; i++) words[i] |= e->data[i];
+        mask__or(words, e->data, c->v->n_words);
     } else {
         for (int32_t i = 0; i < e->n; i++) words[e->data[i] / 32] |= 1u << (e->data[i] % 32);
     }
@@ -194,10 +197,10 @@ static void apply(const mask_cache *c, const mask_entry *e, uint32_t *words) {
 
 static void allow(const mask_cache *c, int32_t token, uint32_t *words) {
     if (!c->v->has_twins) { /* the chains are another array, and rare */
-        words[token / 32] |= 1u << (token % 32);
+        words[token / 32] |= UINT32_C(1) << (token % 32);
         return;
     }
-    for (; token >= 0; token = c->v->twin[token]) words[token / 32] |= 1u << (token % 32);
+    for (; token >= 0; token = c->v->twin[token]) words[token / 32] |= UINT32_C(1) << (token % 32);
 }
 
 /* Nothing but a step within the reading's own rule can take the byte: so no stack moves, and the one
@@ -237,6 +240,16 @@ static bool advance(mask_cache *c, reader *r, const trie_node *node) {
     return c->count[d] > 0;
 }
 
+/* All that is below the node is of a kind of which any number of characters may come. */
+static bool takes_below(const mask_cache *c, reader *r, const trie_node *node) {
+    if (!node->kinds) return false;
+    const reading *at = &c->path.items[c->first[node->depth]];
+    for (int32_t i = 0; i < c->count[node->depth]; i++) {
+        if (node->kinds & mask__kinds(c, r, at[i].state)) return true;
+    }
+    return false;
+}
+
 static void walk(mask_cache *c, reader *r, const trie *t, reading at, uint32_t *words) {
     c->path.n = 0;
     if (!readings__push(&c->path, at)) r->status = DI_ERR_MEMORY;
@@ -250,8 +263,9 @@ static void walk(mask_cache *c, reader *r, const trie *t, reading at, uint32_t *
             i = node->end;
             continue;
         }
-        if (node->token >= 0) allow(c, node->token, words);
-        i++;
+        int32_t end = node->end - i > SMALL_SUBTREE && takes_below(c, r, node) ? node->end : i + 1;
+        for (int32_t k = node->first; k < t->nodes[end].first; k++) allow(c, t->tokens[k], words);
+        i = end;
     }
 }
 
@@ -283,6 +297,6 @@ void mask__add(mask_cache *c, reader *r, reading at, const int32_t *marker_ids, 
     r->n_frames = n_frames;
     r->base = 0;
     if (r->status != DI_OK) return;
-    for (size_t i = 0; i < c->v->n_words; i++) words[i] |= c->words[i];
+    mask__or(words, c->words, c->v->n_words);
     remember(c, r, at);
 }

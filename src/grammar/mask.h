@@ -42,6 +42,11 @@ typedef struct mask_cache {
     uint64_t n_hits, n_misses;
 } mask_cache;
 
+/* All of it is often what a mask costs. */
+static inline void mask__or(uint32_t *restrict to, const uint32_t *restrict from, size_t n) {
+    for (size_t i = 0; i < n; i++) to[i] |= from[i];
+}
+
 bool mask__init(mask_cache *c, const di_vocabulary *v); /* false: no memory */
 void mask__deinit(mask_cache *c);
 size_t mask__memory(const mask_cache *c);
@@ -50,7 +55,9 @@ size_t mask__memory(const mask_cache *c);
  * reader's frames are as before, its status says what failed. */
 void mask__add(mask_cache *c, reader *r, reading at, const int32_t *marker_ids, uint32_t *words);
 
-/* mask_slice.c: allows what slices tell at once and returns the trie of the tokens that are left to
+/* mask_slice.c: the slices of which any number of characters may come from the state on, a bit each. */
+uint8_t mask__kinds(const mask_cache *c, reader *r, int32_t state);
+/* Allows what slices tell at once and returns the trie of the tokens that are left to
  * be looked at. */
 const trie *mask__slices(mask_cache *c, reader *r, reading at, uint32_t *words);
 

@@ -109,32 +109,38 @@ static int32_t counted_characters(mask_cache *c, reader *r, const slice *sl, rea
 
 /* ---- */
 
-static void add_words(const mask_cache *c, const uint32_t *from, uint32_t *words) {
-    for (size_t i = 0; i < c->v->n_words; i++) words[i] |= from[i];
-}
-
 static void add_counted(const mask_cache *c, const slice *sl, int32_t chars, uint32_t *words) {
     if (chars <= SLICE_COUNTED) {
-        add_words(c, sl->up_to[chars], words);
+        mask__or(words, sl->up_to[chars], c->v->n_words);
         return;
     }
-    add_words(c, sl->up_to[SLICE_COUNTED], words);
+    mask__or(words, sl->up_to[SLICE_COUNTED], c->v->n_words);
     for (int32_t i = 0; i < sl->n_longer && sl->longer_chars[i] <= chars; i++) {
         words[sl->longer[i] / 32] |= 1u << (sl->longer[i] % 32);
     }
 }
 
+uint8_t mask__kinds(const mask_cache *c, reader *r, int32_t state) {
+    enum { KNOWN = 1 << VOCABULARY_SLICES };
+    uint8_t kinds = r->s->list[state].kinds;
+    if (kinds) return kinds & (KNOWN - 1);
+    for (int k = 0; k < VOCABULARY_SLICES; k++) {
+        const slice *sl = &c->v->slices[k];
+        if (kinds >> k & 1 || !takes_all(r, sl, state)) continue;
+        kinds |= sl->within; /* who takes a kind takes what is narrower */
+    }
+    if (r->s->status == DI_OK) r->s->list[state].kinds = kinds | KNOWN;
+    return kinds;
+}
+
 const trie *mask__slices(mask_cache *c, reader *r, reading at, uint32_t *words) {
     const di_vocabulary *v = c->v;
-    int8_t known = r->s->list[at.state].slice;
-    for (int k = 0; k < VOCABULARY_SLICES && known == 0; k++) {
-        if (takes_all(r, &v->slices[k], at.state)) known = (int8_t)(k + 1);
-    }
+    uint8_t kinds = mask__kinds(c, r, at.state);
     if (r->s->status != DI_OK) return &v->all;
-    r->s->list[at.state].slice = known ? known : -1;
-    if (known > 0) {
-        add_words(c, v->slices[known - 1].all, words);
-        return &v->slices[known - 1].rest;
+    if (kinds) {
+        const slice *widest = &v->slices[__builtin_ctz(kinds)];
+        mask__or(words, widest->all, v->n_words);
+        return &widest->rest;
     }
     /* Only the widest kind: the characters of a string. */
     int32_t n_frames = r->n_frames;

@@ -1,17 +1,11 @@
 #include "grammar/grammar_internal.h"
 #include "grammar/schema_internal.h"
 
-di_status di_grammar_compile_schema(const di_vocabulary *vocabulary,
-                                    const di_grammar_options *options, const di_json *json,
-                                    di_grammar **out, di_error *error) {
-    compiler c;
+int32_t schema__emit_whole(compiler *c, const di_grammar_options *options, const di_json *json,
+                           int32_t next) {
     schema s;
-    compiler__init(&c, error);
-    int32_t root = program__rule(&c.p, "answer");
-    if (schema__init(&s, &c, options, json)) {
-        int32_t id = schema__one(&s, PART_SCHEMA, json);
-        program__define(&c.p, root, schema__emit(&s, id, PROGRAM_ACCEPT));
-        schema__emit_pending(&s);
-    }
-    return grammar__finish(vocabulary, &c, out);
+    if (!schema__init(&s, c, options, json)) return PROGRAM_FAIL;
+    int32_t start = schema__emit(&s, schema__one(&s, PART_SCHEMA, json), next);
+    schema__emit_pending(&s);
+    return start;
 }

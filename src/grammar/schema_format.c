@@ -25,6 +25,11 @@
 #define ATEXT "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
 #define EMAIL ATEXT "(\\." ATEXT ")*@(" LABEL "\\.)+" LABEL
 #define HOSTNAME LABEL "(\\." LABEL "){0,2}"
+/* No "--" in third place: what that begins is a name in other characters, or no name. */
+#define PLAIN_LABEL                                                                                \
+    "[a-zA-Z0-9](([a-zA-Z0-9-]([a-zA-Z0-9-]|([a-zA-Z0-9][a-zA-Z0-9-]|-[a-zA-Z0-9])"                \
+    "[a-zA-Z0-9-]{0,58})?)?[a-zA-Z0-9])?"
+#define IDN_HOSTNAME PLAIN_LABEL "(\\." PLAIN_LABEL "){0,2}"
 #define HEX2 "%[0-9a-fA-F]{2}"
 #define PCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@-]|" HEX2 ")"
 #define QUERY "(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?"
@@ -53,7 +58,7 @@ static const struct {
     {"iri", URI},
     {"iri-reference", URI "|" RELATIVE},
     {"idn-email", EMAIL},
-    {"idn-hostname", HOSTNAME},
+    {"idn-hostname", IDN_HOSTNAME},
     {"byte", BASE64}, /* OpenAPI's, as are those of numbers */
     {"uuid", "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"},
     {"json-pointer", "(/([^/~]|~[01])*)*"},

@@ -162,7 +162,7 @@ const shape *schema__read(schema *s, const part *p);
 /* schema_object.c: what the keywords of objects say. */
 object_alt *schema__read_object(schema *s, const di_json *json);
 /* schema_ref.c: the schema that a $ref names, or NULL: failed. */
-const di_json *schema__resolve(schema *s, const di_json *at, const di_json *ref);
+const di_json *schema__resolve(schema *s, const di_json *ref);
 /* schema_format.c. NULL: failed, or the format says nothing about strings. */
 pattern *schema__format(schema *s, const di_json *at, const di_json *name);
 /* A format of numbers: narrows `a`, which may be NULL; false when it is none. */

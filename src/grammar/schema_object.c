@@ -13,8 +13,9 @@ static bool expect(schema *s, const di_json *json, const char *keyword, const di
 }
 
 static bool has_applicator(const di_json *json) {
-    static const char *const names[] = {"$ref", "allOf", "anyOf",        "oneOf",
-                                        "not",  "if",    "dependencies", "dependentSchemas"};
+    static const char *const names[] = {"$ref",         "$dynamicRef",     "$recursiveRef", "allOf",
+                                        "anyOf",        "oneOf",           "not",           "if",
+                                        "dependencies", "dependentSchemas"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (di_json_get(json, names[i])) return true;
     }

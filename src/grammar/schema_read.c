@@ -23,6 +23,8 @@ static const struct keyword {
     {"$defs", KEY_NOTE},
     {"definitions", KEY_NOTE},
     {"$anchor", KEY_NOTE},
+    {"$dynamicAnchor", KEY_NOTE},
+    {"$recursiveAnchor", KEY_NOTE},
     {"title", KEY_NOTE},
     {"description", KEY_NOTE},
     {"default", KEY_NOTE},
@@ -60,6 +62,8 @@ static const struct keyword {
     {"minProperties", KEY_OWN},
     {"maxProperties", KEY_OWN},
     {"$ref", KEY_APPLY},
+    {"$dynamicRef", KEY_APPLY},
+    {"$recursiveRef", KEY_APPLY},
     {"const", KEY_APPLY},
     {"enum", KEY_APPLY},
     {"allOf", KEY_APPLY},
@@ -453,8 +457,8 @@ static const shape *dependent(schema *s, const di_json *members, bool negated) {
 static const shape *apply(schema *s, const di_json *json, const di_json *item, bool negated) {
     part_kind kind = negated ? PART_NOT : PART_SCHEMA;
     const char *key = item->key;
-    if (strcmp(key, "$ref") == 0) {
-        const di_json *target = schema__resolve(s, json, item);
+    if (*key == '$') { /* references */
+        const di_json *target = schema__resolve(s, item);
         return target ? one_shape(s, kind, target) : NULL;
     }
     if (strcmp(key, "const") == 0) {

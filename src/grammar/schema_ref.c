@@ -1,4 +1,5 @@
-/* References: inside the document, by JSON pointer or by $anchor. */
+/* References: inside the document, by JSON pointer or by $anchor. Within one document a dynamic reference
+ * leads where a plain one does. */
 #include <stdio.h>
 #include <string.h>
 
@@ -59,24 +60,48 @@ static const di_json *by_pointer(const di_json *from, char *pointer, size_t size
     return from;
 }
 
-static const di_json *by_anchor(const di_json *from, const char *name, size_t size) {
-    const di_json *anchor = di_json_get(from, "$anchor");
-    if (anchor && anchor->type == DI_JSON_STRING && anchor->length == size &&
-        memcmp(anchor->text, name, size) == 0) {
+static bool is_one_of(const di_json *item, const char *const *keys) {
+    for (; *keys; keys++) {
+        if (item->key_length == strlen(*keys) && memcmp(item->key, *keys, item->key_length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_name(const di_json *at, const char *keyword, const char *name, size_t size) {
+    const di_json *anchor = di_json_get(at, keyword);
+    return anchor && anchor->type == DI_JSON_STRING && anchor->length == size &&
+           memcmp(anchor->text, name, size) == 0;
+}
+
+/* The schema with this anchor among schemas in `from`: a schema, a list of them, or an object that has
+ * them as its members. Values are none, and what has an $id of its own is another document. */
+static const di_json *by_anchor(const schema *s, const di_json *from, bool members,
+                                const char *name, size_t size) {
+    static const char *const values[] = {"enum", "const", "default", "example", "examples", NULL};
+    static const char *const schemas[] = {"properties",  "patternProperties", "$defs",
+                                          "definitions", "dependencies",      "dependentSchemas",
+                                          NULL};
+    bool is_schema = from->type == DI_JSON_OBJECT && !members;
+    if (is_schema && from != s->root && di_json_get(from, "$id")) return NULL;
+    if (is_schema &&
+        (has_name(from, "$anchor", name, size) || has_name(from, "$dynamicAnchor", name, size))) {
         return from;
     }
     for (const di_json *k = from->first; k; k = k->next) {
-        const di_json *found = by_anchor(k, name, size);
+        if (is_schema && is_one_of(k, values)) continue;
+        const di_json *found = by_anchor(s, k, is_schema && is_one_of(k, schemas), name, size);
         if (found) return found;
     }
     return NULL;
 }
 
-const di_json *schema__resolve(schema *s, const di_json *at, const di_json *ref) {
+const di_json *schema__resolve(schema *s, const di_json *ref) {
     const char *text = ref->text;
     size_t size = ref->length, n = 0;
     if (ref->type != DI_JSON_STRING) {
-        schema__fail(s, DI_ERR_INVALID, at, "$ref", "must be a string");
+        schema__fail(s, DI_ERR_INVALID, ref, NULL, "must be a string");
         return NULL;
     }
     const di_json *id = di_json_get(s->root, "$id");
@@ -87,7 +112,7 @@ const di_json *schema__resolve(schema *s, const di_json *at, const di_json *ref)
         size -= id->length;
     }
     if (size > 0 && *text != '#') {
-        schema__fail(s, DI_ERR_UNSUPPORTED, at, "$ref",
+        schema__fail(s, DI_ERR_UNSUPPORTED, ref, NULL,
                      "only references inside the document (\"#...\") are supported");
         return NULL;
     }
@@ -97,7 +122,7 @@ const di_json *schema__resolve(schema *s, const di_json *at, const di_json *ref)
     bool ok = unescape(text, size, name, &n);
     const di_json *found = !ok                      ? NULL
                            : n == 0 || *name == '/' ? by_pointer(s->root, name, n)
-                                                    : by_anchor(s->root, name, n);
-    if (!found) schema__fail(s, DI_ERR_INVALID, at, "$ref", "leads nowhere");
+                                                    : by_anchor(s, s->root, false, name, n);
+    if (!found) schema__fail(s, DI_ERR_INVALID, ref, NULL, "leads nowhere");
     return found;
 }

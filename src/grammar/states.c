@@ -9,19 +9,19 @@ bool states__init(states *s, const program *p) {
     s->p = p;
     s->table_mask = 255;
     s->table = malloc(256 * sizeof *s->table);
-    s->starts = malloc((size_t)p->n_rules * sizeof *s->starts);
     s->stamps = calloc(n, sizeof *s->stamps);
     s->work = malloc((2 * n + 2) * sizeof *s->work);
     s->found = malloc(n * sizeof *s->found);
-    s->bytes = n * 4 * sizeof(int32_t);
+    s->alone = malloc(n * sizeof *s->alone);
+    s->bytes = n * 5 * sizeof(int32_t);
     s->list = calloc(64, sizeof *s->list);
-    if (!s->table || !s->starts || !s->stamps || !s->work || !s->found || !s->list) {
+    if (!s->table || !s->stamps || !s->work || !s->found || !s->alone || !s->list) {
         states__deinit(s);
         return false;
     }
     s->capacity = 64;
     memset(s->table, 0xff, 256 * sizeof *s->table);
-    memset(s->starts, 0xff, (size_t)p->n_rules * sizeof *s->starts);
+    memset(s->alone, 0xff, n * sizeof *s->alone);
     s->n = 1; /* the dead state, which nobody enters */
     return true;
 }
@@ -34,10 +34,10 @@ void states__deinit(states *s) {
     }
     free(s->list);
     free(s->table);
-    free(s->starts);
     free(s->stamps);
     free(s->work);
     free(s->found);
+    free(s->alone);
     memset(s, 0, sizeof *s);
 }
 
@@ -217,28 +217,53 @@ static int32_t state_of(states *s, int32_t n) {
     return add_state(s, s->found, n, hash);
 }
 
-int32_t states__start(states *s, int32_t rule) {
-    if (s->starts[rule] == STATE_UNKNOWN) {
+/* The state of one node and what it reaches. */
+static int32_t state_alone(states *s, int32_t node) {
+    if (s->alone[node] == STATE_UNKNOWN) {
         closure_begin(s);
-        int32_t made = state_of(s, closure_add(s, s->p->rules[rule].start, 0));
+        int32_t made = state_of(s, closure_add(s, node, 0));
         if (s->status != DI_OK) return STATE_DEAD;
-        s->starts[rule] = made;
+        s->alone[node] = made;
     }
-    return s->starts[rule];
+    return s->alone[node];
+}
+
+int32_t states__start(states *s, int32_t rule) { return state_alone(s, s->p->rules[rule].start); }
+
+static bool takes(const program_node *node, int symbol) {
+    return node->kind == NODE_BYTES && symbol >= node->lo && symbol <= node->hi;
+}
+
+/* The one node behind all of the state's that take the symbol; -1 when there are several, or none.
+ * The ranges of a set of characters lead to one: a state has dozens of them, and takes hundreds of
+ * symbols to few places. */
+static int32_t only_next(const program *p, const grammar_state *st, int symbol) {
+    int32_t only = -1;
+    for (int32_t i = 0; i < st->n_nodes; i++) {
+        const program_node *node = &p->nodes[st->nodes[i]];
+        if (!takes(node, symbol) || node->next == only) continue;
+        if (only >= 0) return -1;
+        only = node->next;
+    }
+    return only;
 }
 
 int32_t states__make_next(states *s, int32_t from, int32_t class) {
     const program *p = s->p;
     const grammar_state *st = &s->list[from];
     int symbol = p->class_symbol[class];
-    int32_t n = 0;
-    closure_begin(s);
-    for (int32_t i = 0; i < st->n_nodes; i++) {
-        const program_node *node = &p->nodes[st->nodes[i]];
-        if (node->kind != NODE_BYTES || symbol < node->lo || symbol > node->hi) continue;
-        n = closure_add(s, node->next, n);
+    int32_t made, only = only_next(p, st, symbol);
+    if (only >= 0) {
+        made = state_alone(s, only);
+    } else {
+        int32_t n = 0;
+        closure_begin(s);
+        for (int32_t i = 0; i < st->n_nodes; i++) {
+            const program_node *node = &p->nodes[st->nodes[i]];
+            if (takes(node, symbol)) n = closure_add(s, node->next, n);
+        }
+        made = state_of(s, n);
     }
-    int32_t made = state_of(s, n);
     if (s->status != DI_OK) return STATE_DEAD;
     return s->list[from].to[class] = made;
 }

@@ -33,7 +33,7 @@ typedef struct grammar_state {
     bool accepting; /* the rule may end here */
     bool plain;     /* neither accepting nor calls: a byte leads to one state, or nowhere */
     bool tail;      /* nothing but the end of the rule */
-    int8_t slice;   /* what mask_slice.c knows: 0 nothing, -1 none, else slice + 1 */
+    uint8_t kinds;  /* what mask_slice.c knows */
 } grammar_state;
 
 typedef struct states {
@@ -42,10 +42,10 @@ typedef struct states {
     int32_t n, capacity;
     int32_t *table; /* open addressing: state ids, -1 free */
     uint32_t table_mask;
-    int32_t *starts;  /* [n_rules]: the state a rule begins in, or STATE_UNKNOWN */
     uint32_t *stamps; /* [n_nodes] of the closure in progress */
     uint32_t stamp;
     int32_t *work, *found; /* [2 n_nodes + 2], [n_nodes] */
+    int32_t *alone; /* [n_nodes]: the state of a node and what it reaches, or STATE_UNKNOWN */
     size_t bytes;
     di_status status; /* sticky: DI_ERR_MEMORY or DI_ERR_LIMIT */
 } states;

@@ -27,6 +27,7 @@ typedef struct builder {
     json_rules rules;
     const pattern *marker; /* contains the marker's spelling */
     int32_t raw_char; /* rule: one character of raw text where they are counted; -1: not made */
+    bool strict;      /* the tool at hand takes what it declares, though that be nothing */
 } builder;
 
 static int32_t text(builder *t, const char *literal, int32_t next) {
@@ -165,7 +166,7 @@ static int32_t ordered_parameters(builder *t, schema *s, const object_alt *a, in
     bool owed = false;
     int32_t more = program__open(p);
     for (int32_t i = 0; i < a->n_classes; i++) {
-        if (a->classes[i].implicit) continue; /* a strict tool takes what it declares */
+        if (a->classes[i].implicit && (t->strict || a->declares)) continue;
         key = program__split(p, other_parameter(t, s, a, &a->classes[i], more), key);
     }
     program__close(p, more, text(t, "\n", key), end);
@@ -187,7 +188,7 @@ static int32_t ordered_parameters(builder *t, schema *s, const object_alt *a, in
     return program__split(p, key, owed ? PROGRAM_FAIL : end);
 }
 
-static int32_t strict_parameters(builder *t, const di_json *parameters, int32_t end) {
+static int32_t schema_parameters(builder *t, const di_json *parameters, int32_t end) {
     schema s;
     if (!schema__init(&s, t->c, t->options, parameters)) return PROGRAM_FAIL;
     s.closed = true;
@@ -203,6 +204,26 @@ static int32_t strict_parameters(builder *t, const di_json *parameters, int32_t 
     schema__emit_pending(&s);
     t->rules = s.rules;
     return all;
+}
+
+/* Whether the schema can be enforced: it is compiled for itself, with half of what is left of the budget, so
+ * that as much is left to compile it once more. */
+static bool can_follow(builder *t, const di_json *parameters) {
+    di_error why;
+    compiler c;
+    builder trial = {.c = &c};
+    compiler__init(&c, &why);
+    int64_t given = t->c->steps_left / 2;
+    c.steps_left = given;
+    int32_t root = program__rule(&c.p, "parameters");
+    bool ok = begin(&trial, t->options);
+    if (ok) {
+        program__define(&c.p, root, schema_parameters(&trial, parameters, PROGRAM_ACCEPT));
+        ok = c.status == DI_OK && program__finish(&c.p, &why) == DI_OK;
+    }
+    t->c->steps_left -= c.steps_left > 0 ? given - c.steps_left : given;
+    compiler__deinit(&c);
+    return ok;
 }
 
 /* ---- Calls ---- */
@@ -235,14 +256,16 @@ static bool read_tool(builder *t, const di_json *json, tool *out) {
 }
 
 /* One call of a tool, then next. */
-static int32_t invoke(builder *t, const tool *k, bool strict, int32_t next) {
+static int32_t invoke(builder *t, const tool *k, const di_grammar_tools *spec, int32_t next) {
     int32_t end = text(t, "\n", tag(t, "</", DSML_INVOKE ">", next));
     const di_json *parameters = di_json_get(k->function, "parameters");
+    bool given = parameters && parameters->type != DI_JSON_NULL;
     int32_t inside;
-    if ((k->strict || strict) && parameters && parameters->type != DI_JSON_NULL) {
-        inside = strict_parameters(t, parameters, end);
+    t->strict = k->strict || spec->strict;
+    if (given && (t->strict || (spec->follow && can_follow(t, parameters)))) {
+        inside = schema_parameters(t, parameters, end);
     } else {
-        inside = k->strict || strict ? end : free_parameters(t, end);
+        inside = t->strict ? end : free_parameters(t, end);
     }
     if (inside == PROGRAM_FAIL) return inside;
     int32_t head = text(t, k->name, text(t, "\">\n", inside));
@@ -266,7 +289,7 @@ static int32_t any_call(builder *t, const di_grammar_tools *spec) {
         tool one = {0};
         if (read_tool(t, k, &one) && (!spec->name || strcmp(spec->name, one.name) == 0)) {
             found = true;
-            int32_t call = invoke(t, &one, spec->strict, PROGRAM_ACCEPT);
+            int32_t call = invoke(t, &one, spec, PROGRAM_ACCEPT);
             all = program__split(&t->c->p, call, all);
         }
         if (t->c->status != DI_OK) {
@@ -293,22 +316,33 @@ static int32_t calls_block(builder *t, const di_grammar_tools *spec) {
     return text(t, "\n\n", tag(t, "<", DSML_CALLS ">\n", first));
 }
 
-di_status di_grammar_compile_tools(const di_vocabulary *vocabulary,
-                                   const di_grammar_options *options, const di_grammar_tools *spec,
-                                   di_grammar **out, di_error *error) {
+/* The whole answer. */
+static int32_t answer(builder *t, const di_grammar_tools *spec) {
+    program *p = &t->c->p;
+    if (spec->choice == DI_GRAMMAR_TOOLS_NONE) return any_raw(t, PROGRAM_ACCEPT);
+    int32_t calls = calls_block(t, spec);
+    if (spec->choice == DI_GRAMMAR_TOOLS_REQUIRED) return calls;
+    if (!spec->form) return any_raw(t, program__split(p, calls, PROGRAM_ACCEPT));
+    return program__split(p, form__emit(t->c, t->options, spec->form, PROGRAM_ACCEPT), calls);
+}
+
+static di_status compile(const di_vocabulary *vocabulary, const di_grammar_options *options,
+                         const di_grammar_tools *spec, di_grammar **out, di_error *error) {
     compiler c;
     builder t = {.c = &c};
     compiler__init(&c, error);
     int32_t root = program__rule(&c.p, "answer");
-    if (begin(&t, options)) {
-        int32_t end =
-            spec->choice == DI_GRAMMAR_TOOLS_NONE ? PROGRAM_ACCEPT : calls_block(&t, spec);
-        if (spec->choice == DI_GRAMMAR_TOOLS_AUTO) {
-            end = any_raw(&t, program__split(&c.p, end, PROGRAM_ACCEPT));
-        } else if (spec->choice == DI_GRAMMAR_TOOLS_NONE) {
-            end = any_raw(&t, PROGRAM_ACCEPT);
-        }
-        program__define(&c.p, root, end);
-    }
+    if (begin(&t, options)) program__define(&c.p, root, answer(&t, spec));
     return grammar__finish(vocabulary, &c, out);
+}
+
+di_status di_grammar_compile_tools(const di_vocabulary *vocabulary,
+                                   const di_grammar_options *options, const di_grammar_tools *spec,
+                                   di_grammar **out, di_error *error) {
+    di_status status = compile(vocabulary, options, spec, out, error);
+    if (status != DI_ERR_LIMIT || !spec->follow) return status;
+    /* What is left over for strict tools is not enough. */
+    di_grammar_tools free = *spec;
+    free.follow = false;
+    return compile(vocabulary, options, &free, out, error);
 }

@@ -37,49 +37,6 @@ int32_t di_vocabulary_size(const di_vocabulary *v) { return v->n_ids; }
 
 size_t di_vocabulary_words(const di_vocabulary *v) { return v->n_words; }
 
-/* ---- Tries ---- */
-
-/* Bytes that an entry shares with the one before it. */
-static uint32_t shared(const entry *entries, size_t i) {
-    if (i == 0) return 0;
-    const entry *x = &entries[i - 1], *y = &entries[i];
-    uint32_t n = 0;
-    while (n < x->size && n < y->size && x->bytes[n] == y->bytes[n]) n++;
-    return n;
-}
-
-/* From sorted entries. Tokens with the same bytes share a node and are chained by `twin`. */
-static bool trie_build(trie *t, const entry *entries, size_t n, int32_t *twin) {
-    size_t n_nodes = 0;
-    for (size_t i = 0; i < n; i++) n_nodes += entries[i].size - shared(entries, i);
-    t->nodes = malloc((n_nodes ? n_nodes : 1) * sizeof *t->nodes);
-    int32_t *open = malloc((VOCABULARY_MAX_TOKEN + 1) * sizeof *open); /* path to the last node */
-    if (!t->nodes || !open) {
-        free(open);
-        return false;
-    }
-    int32_t depth = 0;
-    for (size_t i = 0; i < n; i++) {
-        const entry *e = &entries[i];
-        int32_t common = (int32_t)shared(entries, i);
-        if (i > 0 && common == (int32_t)e->size && e->size == entries[i - 1].size) {
-            twin[e->id] = t->nodes[t->n - 1].token;
-            t->nodes[t->n - 1].token = e->id;
-            continue;
-        }
-        while (depth > common) t->nodes[open[--depth]].end = t->n;
-        while (depth < (int32_t)e->size) {
-            open[depth] = t->n;
-            t->nodes[t->n++] = (trie_node){0, -1, (uint16_t)(depth + 1), (uint8_t)e->bytes[depth]};
-            depth++;
-        }
-        t->nodes[t->n - 1].token = e->id;
-    }
-    while (depth > 0) t->nodes[open[--depth]].end = t->n;
-    free(open);
-    return true;
-}
-
 /* ---- Slices ---- */
 
 /* The kinds, from wide to narrow. The bar U+FF5C is in none: it begins the markers that the raw text of
@@ -104,6 +61,8 @@ static void set_range(uint8_t row[256], int lo, int hi, uint8_t to) {
 
 static void slice_automaton(slice *sl, int kind) {
     enum { BETWEEN, ONE, TWO, THREE, E0, ED, EF, BAR, F0, F4 };
+    static const uint8_t within[VOCABULARY_SLICES] = {0x1f, 0x1e, 0x14, 0x18, 0x10};
+    sl->within = within[kind];
     memset(sl->next, SLICE_OUT, sizeof sl->next);
     for (int c = 0; c < 0x80; c++) {
         if (in_kind(kind, c)) sl->next[BETWEEN][c] = BETWEEN;
@@ -180,9 +139,72 @@ static bool slice_counts(slice *sl, counted *tokens, int32_t n, size_t n_words) 
     return true;
 }
 
+/* ---- Tries ---- */
+
+/* Bytes that an entry shares with the one before it. */
+static uint32_t shared(const entry *entries, size_t i) {
+    if (i == 0) return 0;
+    const entry *x = &entries[i - 1], *y = &entries[i];
+    uint32_t n = 0;
+    while (n < x->size && n < y->size && x->bytes[n] == y->bytes[n]) n++;
+    return n;
+}
+
+/* kinds[d]: the slices of which the entry's bytes from d on are whole characters, a bit each. */
+static void kinds_behind(const di_vocabulary *v, const entry *e, uint8_t *kinds) {
+    kinds[e->size] = (1 << VOCABULARY_SLICES) - 1;
+    for (uint32_t d = e->size; d-- > 0;) {
+        uint8_t found = 0;
+        for (int k = 0; k < VOCABULARY_SLICES; k++) {
+            const slice *sl = &v->slices[k];
+            uint8_t state = sl->next[0][(unsigned char)e->bytes[d]];
+            uint32_t i = d + 1;
+            while (state != 0 && state != SLICE_OUT && i < e->size) {
+                state = sl->next[state][(unsigned char)e->bytes[i++]];
+            }
+            if (state == 0 && kinds[i] >> k & 1) found |= (uint8_t)(1 << k);
+        }
+        kinds[d] = found;
+    }
+}
+
+/* From sorted entries. Tokens with the same bytes share a node and are chained by `twin`. */
+static bool trie_build(const di_vocabulary *v, trie *t, const entry *entries, size_t n) {
+    size_t n_nodes = 1;
+    uint8_t kinds[VOCABULARY_MAX_TOKEN + 1];
+    int32_t open[VOCABULARY_MAX_TOKEN + 1]; /* path to the last node */
+    for (size_t i = 0; i < n; i++) n_nodes += entries[i].size - shared(entries, i);
+    t->nodes = malloc(n_nodes * sizeof *t->nodes);
+    t->tokens = malloc((n + 1) * sizeof *t->tokens);
+    if (!t->nodes || !t->tokens) return false;
+    int32_t depth = 0, n_tokens = 0;
+    for (size_t i = 0; i < n; i++) {
+        const entry *e = &entries[i];
+        int32_t common = (int32_t)shared(entries, i), size = (int32_t)e->size;
+        if (i > 0 && common == size && e->size == entries[i - 1].size) {
+            v->twin[e->id] = t->tokens[n_tokens - 1];
+            t->tokens[n_tokens - 1] = e->id;
+            continue;
+        }
+        kinds_behind(v, e, kinds);
+        while (depth > common) t->nodes[open[--depth]].end = t->n;
+        for (int32_t d = 1; d <= common; d++) t->nodes[open[d - 1]].kinds &= kinds[d];
+        for (; depth < size; depth++) {
+            open[depth] = t->n;
+            t->nodes[t->n++] = (trie_node){0, n_tokens, (uint16_t)(depth + 1),
+                                           (uint8_t)e->bytes[depth], kinds[depth + 1]};
+        }
+        t->tokens[n_tokens++] = e->id;
+    }
+    while (depth > 0) t->nodes[open[--depth]].end = t->n;
+    t->nodes[t->n] = (trie_node){.end = t->n, .first = n_tokens};
+    return true;
+}
+
+/* ---- */
+
 static bool slice_build(di_vocabulary *v, int kind, const entry *entries, size_t n) {
     slice *sl = &v->slices[kind];
-    slice_automaton(sl, kind);
     counted *in = malloc((n + 1) * sizeof *in);
     entry *out = malloc((n + 1) * sizeof *out);
     int32_t n_in = 0;
@@ -198,7 +220,7 @@ static bool slice_build(di_vocabulary *v, int kind, const entry *entries, size_t
     }
     ok = ok && slice_all(sl, in, n_in, v->n_words) &&
          (kind > 0 || slice_counts(sl, in, n_in, v->n_words)) &&
-         trie_build(&sl->rest, out, n_out, v->twin);
+         trie_build(v, &sl->rest, out, n_out);
     free(in);
     free(out);
     return ok;
@@ -227,7 +249,8 @@ static di_status build(di_vocabulary *v, di_error *error) {
         if ((int32_t)size > v->longest) v->longest = (int32_t)size;
     }
     if (ok) qsort(entries, n, sizeof *entries, by_bytes);
-    ok = ok && trie_build(&v->all, entries, n, v->twin);
+    for (int kind = 0; kind < VOCABULARY_SLICES; kind++) slice_automaton(&v->slices[kind], kind);
+    ok = ok && trie_build(v, &v->all, entries, n);
     for (int32_t id = 0; id < v->n_ids && ok; id++) v->has_twins |= v->twin[id] >= 0;
     for (int kind = 0; kind < VOCABULARY_SLICES && ok; kind++) {
         ok = slice_build(v, kind, entries, n);
@@ -271,6 +294,11 @@ di_status di_vocabulary_create(const di_tokenizer *tokenizer, int32_t n_ids, con
     return DI_OK;
 }
 
+static void trie_free(trie *t) {
+    free(t->nodes);
+    free(t->tokens);
+}
+
 void di_vocabulary_destroy(di_vocabulary *v) {
     if (!v) return;
     for (int i = 0; i < VOCABULARY_SLICES; i++) {
@@ -279,9 +307,9 @@ void di_vocabulary_destroy(di_vocabulary *v) {
         for (int k = 0; k <= SLICE_COUNTED; k++) free(sl->up_to[k]);
         free(sl->longer);
         free(sl->longer_chars);
-        free(sl->rest.nodes);
+        trie_free(&sl->rest);
     }
-    free(v->all.nodes);
+    trie_free(&v->all);
     free(v->twin);
     free(v->ordinary);
     free(v->end_ids);

@@ -3,7 +3,8 @@
  * A *slice* is all ordinary tokens that are whole characters of a certain kind (letters, say). In most
  * states that a long answer passes, either every character of the kind may come, any number of times,
  * or none: then the slice's tokens are allowed together, and only the tokens that are left are
- * looked at one by one.
+ * looked at one by one. Of these whole subtrees of the trie can be allowed, where all that is below a
+ * node is of the kind: words behind a blank, say.
  */
 #ifndef DI_GRAMMAR_VOCABULARY_INTERNAL_H
 #define DI_GRAMMAR_VOCABULARY_INTERNAL_H
@@ -12,17 +13,20 @@
 
 #include "grammar/vocabulary.h"
 
-/* In preorder: the children of a node follow it, its subtree ends before `end`. */
+/* In preorder: the children of a node follow it, its subtree ends before `end`. 12 bytes, since walks
+ * are as fast as nodes can be read. */
 typedef struct trie_node {
     int32_t end;
-    int32_t token;  /* whose bytes end here, or -1 */
+    int32_t first;  /* tokens before this node: its own, if it has one, and those below follow */
     uint16_t depth; /* bytes, >= 1 */
     uint8_t byte;
+    uint8_t kinds; /* bit k: behind this node tokens go on in whole characters of slice k alone */
 } trie_node;
 
 typedef struct trie {
-    trie_node *nodes;
+    trie_node *nodes; /* [n + 1]; the last one only bounds the others' tokens */
     int32_t n;
+    int32_t *tokens; /* ids by their bytes; of some with the same bytes one (see `twin`) */
 } trie;
 
 enum {
@@ -35,6 +39,7 @@ enum {
 
 typedef struct slice {
     uint8_t next[SLICE_STATES][256]; /* the kind's characters in UTF-8 */
+    uint8_t within;                  /* bit k: slice k is this one, or part of it */
     uint32_t *all;                   /* mask of its tokens */
     /* Of the widest slice alone, for repetitions: */
     uint32_t *up_to[SLICE_COUNTED + 1]; /* [k]: of those with at most k characters; k >= 1 */

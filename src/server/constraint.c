@@ -8,100 +8,82 @@
 
 /* ---- Forms ---- */
 
-di_status di_constraint_form(di_gen_request *request, const di_form_spec *spec,
-                             const di_request_env *env, const char *field, di_error *error) {
-    di_error why;
-    if (request->grammar) {
+void di_constraint_deinit(di_constraint *c) { di_arena_free(&c->arena); }
+
+di_status di_constraint_form(di_constraint *c, di_form form, const di_json *source,
+                             const char *field, di_error *error) {
+    if (c->field) {
         return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "%s: the answer is held to another form already (tools with a choice or "
-                       "strict are one); leave out one of them",
-                       field);
+                       "%s: the answer is held to another form already (%s); leave out one of them",
+                       field, c->field);
     }
-    di_status status = di_grammars_get(env->grammars, spec, &request->grammar, &why);
-    if (status == DI_OK) return DI_OK;
-    /* A bound of the compiler is none of the context. */
-    if (status == DI_ERR_LIMIT) status = DI_ERR_UNSUPPORTED;
-    return di_fail(error, status, "%s: %s", field, why.message);
+    c->form = (di_form_spec){.form = form, .source = source};
+    c->field = field;
+    return DI_OK;
 }
 
 /* A schema is an object, a bool, or a text of one. */
-static di_status add_schema(di_gen_request *request, const di_json *schema,
-                            const di_request_env *env, const char *field, di_error *error) {
-    di_arena arena = DI_ARENA_EMPTY;
-    di_status status = DI_OK;
-    if (schema->type == DI_JSON_STRING) {
-        status = di_json_parse(schema->text, schema->length, field, &arena, &schema, error);
-    }
-    if (status == DI_OK) {
-        status =
-            di_constraint_form(request, &(di_form_spec){.form = DI_FORM_SCHEMA, .source = schema},
-                               env, field, error);
-    }
-    di_arena_free(&arena);
-    return status;
-}
-
-static di_status add_text(di_gen_request *request, di_form form, const di_json *text,
-                          const di_request_env *env, const char *field, di_error *error) {
-    if (text->type != DI_JSON_STRING) return di_field_wrong(field, "a string", error);
-    return di_constraint_form(request, &(di_form_spec){.form = form, .source = text}, env, field,
-                              error);
-}
-
-static di_status add_choices(di_gen_request *request, const di_json *choices,
-                             const di_request_env *env, const char *field, di_error *error) {
-    if (choices->type != DI_JSON_ARRAY) return di_field_wrong(field, "a list of strings", error);
-    return di_constraint_form(request, &(di_form_spec){.form = DI_FORM_CHOICES, .source = choices},
-                              env, field, error);
-}
-
-static di_status add_object(di_gen_request *request, const di_request_env *env, const char *field,
+static di_status add_schema(di_constraint *c, const di_json *schema, const char *field,
                             di_error *error) {
-    return di_constraint_form(request, &(di_form_spec){.form = DI_FORM_JSON_OBJECT}, env, field,
-                              error);
+    if (schema->type == DI_JSON_STRING) {
+        DI_TRY(di_json_parse(schema->text, schema->length, field, &c->arena, &schema, error));
+    }
+    return di_constraint_form(c, DI_FORM_SCHEMA, schema, field, error);
+}
+
+static di_status add_text(di_constraint *c, di_form form, const di_json *text, const char *field,
+                          di_error *error) {
+    if (text->type != DI_JSON_STRING) return di_field_wrong(field, "a string", error);
+    return di_constraint_form(c, form, text, field, error);
+}
+
+static di_status add_choices(di_constraint *c, const di_json *choices, const char *field,
+                             di_error *error) {
+    if (choices->type != DI_JSON_ARRAY) return di_field_wrong(field, "a list of strings", error);
+    return di_constraint_form(c, DI_FORM_CHOICES, choices, field, error);
 }
 
 /* ---- Fields ---- */
 
 /* {"type": "json_schema", "json_schema": {"schema": ...}}, or the schema beside the type, as Responses
  * have it. */
-static di_status read_format(di_gen_request *request, const di_json *format, const char *field,
-                             const di_request_env *env, di_error *error) {
+static di_status read_format(di_constraint *c, const di_json *format, const char *field,
+                             di_error *error) {
     const di_json *type = di_field(format, "type");
     if (!format || di_json_is_string(type, "text")) return DI_OK;
-    if (di_json_is_string(type, "json_object")) return add_object(request, env, field, error);
+    if (di_json_is_string(type, "json_object")) {
+        return di_constraint_form(c, DI_FORM_JSON_OBJECT, NULL, field, error);
+    }
     if (!di_json_is_string(type, "json_schema")) {
         return di_field_wrong(field, "a type of text, json_object or json_schema", error);
     }
     const di_json *inner = di_field(format, "json_schema");
     const di_json *schema = di_field(inner ? inner : format, "schema");
     if (!schema) return di_field_wrong(field, "a schema", error);
-    return add_schema(request, schema, env, field, error);
+    return add_schema(c, schema, field, error);
 }
 
 /* vLLM: structured_outputs, its members also as guided_...; SGLang: regex, ebnf, json_schema. */
-static di_status read_others(di_gen_request *request, const di_json *body, const char *field,
-                             const char *key, int kind, const di_request_env *env,
-                             di_error *error) {
+static di_status read_others(di_constraint *c, const di_json *body, const char *field,
+                             const char *key, int kind, di_error *error) {
     const di_json *value = di_field(body, key);
     bool wanted = false;
     if (!value) return DI_OK;
     switch (kind) {
-    case DI_FORM_SCHEMA: return add_schema(request, value, env, field, error);
-    case DI_FORM_CHOICES: return add_choices(request, value, env, field, error);
+    case DI_FORM_SCHEMA: return add_schema(c, value, field, error);
+    case DI_FORM_CHOICES: return add_choices(c, value, field, error);
     case DI_FORM_JSON_OBJECT:
         DI_TRY(di_field_bool(body, key, &wanted, error));
-        return wanted ? add_object(request, env, field, error) : DI_OK;
+        return wanted ? di_constraint_form(c, DI_FORM_JSON_OBJECT, NULL, field, error) : DI_OK;
     case DI_FORM_REGEX:
-    case DI_FORM_EBNF: return add_text(request, (di_form)kind, value, env, field, error);
+    case DI_FORM_EBNF: return add_text(c, (di_form)kind, value, field, error);
     default:
         return di_fail(error, DI_ERR_UNSUPPORTED, "%s: %s is not supported; leave it out", field,
                        key);
     }
 }
 
-static di_status read_forms(di_gen_request *request, const di_json *body, const di_request_env *env,
-                            di_error *error) {
+static di_status read_forms(di_constraint *c, const di_json *body, di_error *error) {
     static const struct {
         const char *outer, *key;
         int kind; /* a di_form, or -1: not supported */
@@ -121,16 +103,16 @@ static di_status read_forms(di_gen_request *request, const di_json *body, const 
         {NULL, "json_schema", DI_FORM_SCHEMA},
         {NULL, "structural_tag", -1},
     };
-    DI_TRY(read_format(request, di_field(body, "response_format"), "response_format", env, error));
+    DI_TRY(read_format(c, di_field(body, "response_format"), "response_format", error));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const di_json *in = fields[i].outer ? di_field(body, fields[i].outer) : body;
         if (in && in->type != DI_JSON_OBJECT) {
             return di_field_wrong(fields[i].outer, "an object", error);
         }
-        DI_TRY(read_others(request, in, fields[i].outer ? fields[i].outer : fields[i].key,
-                           fields[i].key, fields[i].kind, env, error));
+        DI_TRY(read_others(c, in, fields[i].outer ? fields[i].outer : fields[i].key, fields[i].key,
+                           fields[i].kind, error));
     }
-    return read_format(request, di_field(di_field(body, "text"), "format"), "text", env, error);
+    return read_format(c, di_field(di_field(body, "text"), "format"), "text", error);
 }
 
 /* ---- Tools ---- */
@@ -170,29 +152,41 @@ static di_status any_strict(const di_json *tools, bool *any, di_error *error) {
     return DI_OK;
 }
 
-di_status di_constraint_tools(di_gen_request *request, const di_json *tools,
-                              di_grammar_tool_choice choice, const char *name,
-                              const di_request_env *env, di_error *error) {
+/* The request's grammar; what cannot be enforced is told by the field it came in. */
+static di_status take(di_gen_request *request, const di_form_spec *spec, const di_request_env *env,
+                      const char *field, di_error *error) {
+    di_error why;
+    di_status status = di_grammars_get(env->grammars, spec, &request->grammar, &why);
+    if (status == DI_OK) return DI_OK;
+    /* A bound of the compiler is none of the context. */
+    if (status == DI_ERR_LIMIT) status = DI_ERR_UNSUPPORTED;
+    /* What is wrong with a tool begins with its place in the list. */
+    bool of_tool = spec->beside && strncmp(why.message, "tools", 5) == 0;
+    return di_fail(error, status, "%s: %s", of_tool ? "tools" : field, why.message);
+}
+
+di_status di_constraint_end(const di_constraint *c, di_gen_request *request, const di_json *tools,
+                            di_grammar_tool_choice choice, const char *name,
+                            const di_request_env *env, di_error *error) {
     bool strict = false, some = tools && tools->length > 0;
     if (!some && choice == DI_GRAMMAR_TOOLS_REQUIRED) {
         return di_fail(error, DI_ERR_INVALID, "tool_choice: there are no tools to choose from");
     }
-    if (!some) return DI_OK;
-    DI_TRY(any_strict(tools, &strict, error));
-    if (choice == DI_GRAMMAR_TOOLS_NONE) return forbid_calls(request, env, error);
-    if (choice == DI_GRAMMAR_TOOLS_AUTO && !strict) {
-        if (!request->grammar) return DI_OK;
-        return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "tools: an answer that is held to a form has no calls; leave out one of "
-                       "them, or set tool_choice none");
+    if (some) DI_TRY(any_strict(tools, &strict, error));
+    if (some && choice == DI_GRAMMAR_TOOLS_NONE) DI_TRY(forbid_calls(request, env, error));
+    if (!some || choice == DI_GRAMMAR_TOOLS_NONE) {
+        return c->field ? take(request, &c->form, env, c->field, error) : DI_OK;
     }
+    bool must = choice == DI_GRAMMAR_TOOLS_REQUIRED;
+    if (!must && !strict && !c->field) return DI_OK;
     const di_form_spec spec = {.form = DI_FORM_TOOLS,
                                .source = tools,
                                .choice = choice,
                                .name = name,
-                               .max_calls = request->one_call ? 1 : 0};
-    bool chosen = choice == DI_GRAMMAR_TOOLS_REQUIRED && !strict;
-    return di_constraint_form(request, &spec, env, chosen ? "tool_choice" : "tools", error);
+                               .max_calls = request->one_call ? 1 : 0,
+                               .beside = c->field && !must ? &c->form : NULL};
+    if (spec.beside) return take(request, &spec, env, c->field, error);
+    return take(request, &spec, env, must && !strict ? "tool_choice" : "tools", error);
 }
 
 static di_status wrong_choice(di_error *error) {
@@ -201,34 +195,45 @@ static di_status wrong_choice(di_error *error) {
 }
 
 /* "auto", "none", "required", or an object that names one. */
-static di_status read_tools(di_gen_request *request, const di_json *body, const di_request_env *env,
-                            di_error *error) {
-    const di_json *choice = di_field(body, "tool_choice"), *tools = di_field(body, "tools");
-    di_grammar_tool_choice kind = DI_GRAMMAR_TOOLS_AUTO;
-    const char *name = NULL;
-    if (tools && tools->type != DI_JSON_ARRAY) return di_field_wrong("tools", "a list", error);
-    if (di_json_is_string(choice, "none")) kind = DI_GRAMMAR_TOOLS_NONE;
-    if (di_json_is_string(choice, "required")) kind = DI_GRAMMAR_TOOLS_REQUIRED;
-    if (choice && choice->type == DI_JSON_OBJECT) {
-        const di_json *function = di_field(choice, "function");
-        const di_json *given = di_field(function ? function : choice, "name");
-        if (!di_json_is_string(di_field(choice, "type"), "function") || !given ||
-            given->type != DI_JSON_STRING || strlen(given->text) != given->length) {
-            return wrong_choice(error);
-        }
-        kind = DI_GRAMMAR_TOOLS_REQUIRED;
-        name = given->text;
-    } else if (choice && kind == DI_GRAMMAR_TOOLS_AUTO && !di_json_is_string(choice, "auto")) {
+static di_status read_choice(const di_json *choice, di_grammar_tool_choice *kind, const char **name,
+                             di_error *error) {
+    *kind = DI_GRAMMAR_TOOLS_AUTO;
+    if (!choice || di_json_is_string(choice, "auto")) return DI_OK;
+    if (di_json_is_string(choice, "none")) {
+        *kind = DI_GRAMMAR_TOOLS_NONE;
+        return DI_OK;
+    }
+    *kind = DI_GRAMMAR_TOOLS_REQUIRED;
+    if (di_json_is_string(choice, "required")) return DI_OK;
+    if (choice->type != DI_JSON_OBJECT) return wrong_choice(error);
+    const di_json *function = di_field(choice, "function");
+    const di_json *given = di_field(function ? function : choice, "name");
+    if (!di_json_is_string(di_field(choice, "type"), "function") || !given ||
+        given->type != DI_JSON_STRING || strlen(given->text) != given->length) {
         return wrong_choice(error);
     }
-    return di_constraint_tools(request, tools, kind, name, env, error);
+    *name = given->text;
+    return DI_OK;
+}
+
+static di_status read_all(di_constraint *c, di_gen_request *request, const di_json *body,
+                          const di_request_env *env, di_error *error) {
+    const di_json *tools = di_field(body, "tools");
+    di_grammar_tool_choice choice;
+    const char *name = NULL;
+    bool parallel = true;
+    DI_TRY(di_field_bool(body, "parallel_tool_calls", &parallel, error));
+    request->one_call = !parallel;
+    DI_TRY(read_forms(c, body, error));
+    if (tools && tools->type != DI_JSON_ARRAY) return di_field_wrong("tools", "a list", error);
+    DI_TRY(read_choice(di_field(body, "tool_choice"), &choice, &name, error));
+    return di_constraint_end(c, request, tools, choice, name, env, error);
 }
 
 di_status di_constraint_read(di_gen_request *request, const di_json *body,
                              const di_request_env *env, di_error *error) {
-    bool parallel = true;
-    DI_TRY(di_field_bool(body, "parallel_tool_calls", &parallel, error));
-    request->one_call = !parallel;
-    DI_TRY(read_forms(request, body, env, error));
-    return read_tools(request, body, env, error);
+    di_constraint c = DI_CONSTRAINT_NONE;
+    di_status status = read_all(&c, request, body, env, error);
+    di_constraint_deinit(&c);
+    return status;
 }

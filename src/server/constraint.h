@@ -14,14 +14,28 @@
 di_status di_constraint_read(di_gen_request *request, const di_json *body,
                              const di_request_env *env, di_error *error);
 
-/* One form; `field` names it in messages. DI_ERR_INVALID, DI_ERR_UNSUPPORTED, DI_ERR_MEMORY. */
-di_status di_constraint_form(di_gen_request *request, const di_form_spec *spec,
-                             const di_request_env *env, const char *field, di_error *error);
+/* For dialects with other names, the same in steps: the form, if there is one, then the tools. */
+typedef struct di_constraint {
+    di_form_spec form;
+    const char *field; /* where the form was; NULL: there is none */
+    di_arena arena;    /* of forms that came as texts */
+} di_constraint;
 
-/* Calls of these tools (OpenAI's objects, or the inner ones): none, as the model likes, or at least one,
- * of `name` if it is not NULL. Strict tools get the arguments of their schemas. request->one_call counts. */
-di_status di_constraint_tools(di_gen_request *request, const di_json *tools,
-                              di_grammar_tool_choice choice, const char *name,
-                              const di_request_env *env, di_error *error);
+#define DI_CONSTRAINT_NONE ((di_constraint){.field = NULL, .arena = DI_ARENA_EMPTY})
+void di_constraint_deinit(di_constraint *constraint);
+
+/* A form; `field`, a literal, names it in messages. The source outlives the constraint. A second one is
+ * DI_ERR_UNSUPPORTED. */
+di_status di_constraint_form(di_constraint *constraint, di_form form, const di_json *source,
+                             const char *field, di_error *error);
+
+/* What comes of it for the request. Calls of these tools (OpenAI's objects, or the inner ones; NULL: none)
+ * are not made, made as the model likes, or at least one is, of `name` if it is not NULL. Where the
+ * model may choose, the answer is of the form or calls tools; where it must call, forms say nothing.
+ * Strict tools get the arguments of their schemas; request->one_call counts. DI_ERR_INVALID,
+ * DI_ERR_UNSUPPORTED, DI_ERR_MEMORY. */
+di_status di_constraint_end(const di_constraint *constraint, di_gen_request *request,
+                            const di_json *tools, di_grammar_tool_choice choice, const char *name,
+                            const di_request_env *env, di_error *error);
 
 #endif

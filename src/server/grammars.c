@@ -47,11 +47,16 @@ void di_grammars_destroy(di_grammars *g) {
     free(g);
 }
 
+static void write_key(const di_form_spec *spec, di_buffer *text) {
+    di_buffer_printf(text, "%d %d %d %s\n", (int)spec->form, (int)spec->choice, spec->max_calls,
+                     spec->name ? spec->name : "");
+    if (spec->source) di_json_write(text, spec->source);
+    if (spec->beside) write_key(spec->beside, text);
+}
+
 static di_status key_of(const di_form_spec *spec, uint8_t key[DI_SHA256_BYTES], di_error *error) {
     di_buffer text = DI_BUFFER_EMPTY;
-    di_buffer_printf(&text, "%d %d %d %s\n", (int)spec->form, (int)spec->choice, spec->max_calls,
-                     spec->name ? spec->name : "");
-    if (spec->source) di_json_write(&text, spec->source);
+    write_key(spec, &text);
     if (!text.failed) di_sha256(text.data, text.size, key);
     di_status status =
         text.failed ? di_fail(error, DI_ERR_MEMORY, "out of memory: grammar") : DI_OK;
@@ -59,29 +64,26 @@ static di_status key_of(const di_form_spec *spec, uint8_t key[DI_SHA256_BYTES], 
     return status;
 }
 
+static di_grammar_form form_of(const di_form_spec *spec) {
+    return (di_grammar_form){(di_grammar_form_kind)spec->form, spec->source};
+}
+
 static di_status compile(const di_grammars *g, const di_form_spec *spec, di_grammar **out,
                          di_error *error) {
     di_grammar_options options = di_grammar_options_defaults();
-    const di_json *source = spec->source;
+    di_grammar_form form = form_of(spec->beside ? spec->beside : spec);
     options.closed = true;
     /* As the model's own format writes JSON, and so that it cannot write blanks until its answer is cut. */
     options.space = DI_GRAMMAR_SPACE_PYTHON;
-    switch (spec->form) {
-    case DI_FORM_SCHEMA:
-        return di_grammar_compile_schema(g->vocabulary, &options, source, out, error);
-    case DI_FORM_JSON_OBJECT:
-        return di_grammar_compile_json_object(g->vocabulary, &options, out, error);
-    case DI_FORM_REGEX:
-        return di_grammar_compile_regex(g->vocabulary, source->text, source->length, out, error);
-    case DI_FORM_EBNF:
-        return di_grammar_compile_ebnf(g->vocabulary, source->text, source->length, out, error);
-    case DI_FORM_CHOICES: return di_grammar_compile_choices(g->vocabulary, source, out, error);
-    case DI_FORM_TOOLS: break;
+    if (spec->form != DI_FORM_TOOLS) {
+        return di_grammar_compile_form(g->vocabulary, &options, &form, out, error);
     }
-    const di_grammar_tools tools = {.tools = source,
+    const di_grammar_tools tools = {.tools = spec->source,
                                     .choice = spec->choice,
                                     .name = spec->name,
-                                    .max_calls = spec->max_calls};
+                                    .follow = spec->choice == DI_GRAMMAR_TOOLS_REQUIRED,
+                                    .max_calls = spec->max_calls,
+                                    .form = spec->beside ? &form : NULL};
     return di_grammar_compile_tools(g->vocabulary, &options, &tools, out, error);
 }
 

@@ -11,20 +11,23 @@
 typedef struct di_grammars di_grammars;
 
 typedef enum di_form {
-    DI_FORM_SCHEMA,      /* JSON under a schema */
-    DI_FORM_JSON_OBJECT, /* any JSON object; source: NULL */
-    DI_FORM_REGEX,       /* source: a string */
-    DI_FORM_EBNF,        /* source: a string */
-    DI_FORM_CHOICES,     /* source: an array of strings */
-    DI_FORM_TOOLS        /* tool calls; source: the array of tools, and what is below */
+    /* As di_grammar_form has them. */
+    DI_FORM_SCHEMA = DI_GRAMMAR_SCHEMA,
+    DI_FORM_JSON_OBJECT = DI_GRAMMAR_JSON_OBJECT,
+    DI_FORM_REGEX = DI_GRAMMAR_REGEX,
+    DI_FORM_EBNF = DI_GRAMMAR_EBNF,
+    DI_FORM_CHOICES = DI_GRAMMAR_CHOICES,
+    DI_FORM_TOOLS /* tool calls; source: the array of tools, and what is below */
 } di_form;
 
 typedef struct di_form_spec {
     di_form form;
     const di_json *source;
-    di_grammar_tool_choice choice; /* DI_FORM_TOOLS */
-    const char *name;              /* only this tool, or NULL */
+    /* DI_FORM_TOOLS. Calls that must come follow their schemas where these can be enforced. */
+    di_grammar_tool_choice choice;
+    const char *name; /* only this tool, or NULL */
     int32_t max_calls;
+    const struct di_form_spec *beside; /* AUTO: the form of an answer without calls, or NULL */
 } di_form_spec;
 
 enum {

@@ -172,7 +172,8 @@ static di_status build_tools(const di_json *tools, di_buffer *out, di_error *err
 
 /* tools: in OpenAI's form. */
 static di_status read_choice(di_gen_request *r, const di_json *body, const di_json *tools,
-                             const di_request_env *env, di_error *error) {
+                             const di_constraint *form, const di_request_env *env,
+                             di_error *error) {
     const di_json *choice = di_field(body, "tool_choice");
     di_grammar_tool_choice kind = DI_GRAMMAR_TOOLS_AUTO;
     const char *name = NULL;
@@ -186,19 +187,18 @@ static di_status read_choice(di_gen_request *r, const di_json *body, const di_js
         return di_field_wrong("tool_choice", "an object whose type is auto, any, tool or none,",
                               error);
     }
-    return di_constraint_tools(r, tools, kind, name, env, error);
+    return di_constraint_end(form, r, tools, kind, name, env, error);
 }
 
 /* {"type": "json_schema", "schema": ...} */
-static di_status read_format(di_gen_request *r, const di_json *format, const char *field,
-                             const di_request_env *env, di_error *error) {
+static di_status read_format(di_constraint *form, const di_json *format, const char *field,
+                             di_error *error) {
     const di_json *schema = di_field(format, "schema");
     if (!format) return DI_OK;
     if (!is_type(format, "json_schema") || !schema) {
         return di_field_wrong(field, "a format of the type json_schema, with a schema,", error);
     }
-    return di_constraint_form(r, &(di_form_spec){.form = DI_FORM_SCHEMA, .source = schema}, env,
-                              field, error);
+    return di_constraint_form(form, DI_FORM_SCHEMA, schema, field, error);
 }
 
 /* ---- The body ---- */
@@ -220,8 +220,8 @@ static di_status read_thinking(di_gen_request *r, const di_json *body, di_prompt
                           error);
 }
 
-static di_status read_prompt(di_gen_request *r, const di_json *body, const di_request_env *env,
-                             di_arena *arena, di_error *error) {
+static di_status read_prompt(di_gen_request *r, const di_json *body, const di_constraint *form,
+                             const di_request_env *env, di_arena *arena, di_error *error) {
     const di_json *messages = NULL, *tools = NULL, *given = di_field(body, "tools");
     di_prompt_options options = di_prompt_options_defaults();
     di_buffer text = DI_BUFFER_EMPTY;
@@ -237,11 +237,12 @@ static di_status read_prompt(di_gen_request *r, const di_json *body, const di_re
     di_buffer_free(&text);
     if (status != DI_OK) return status;
     DI_TRY(di_openai_read_messages(r, messages, tools, &options, env, error));
-    return read_choice(r, body, tools, env, error);
+    return read_choice(r, body, tools, form, env, error);
 }
 
 static di_status read_conversation(di_gen_request *r, const di_json *body,
-                                   const di_request_env *env, di_error *error) {
+                                   const di_constraint *form, const di_request_env *env,
+                                   di_error *error) {
     di_arena arena = DI_ARENA_EMPTY;
     const char *model = "";
     r->dialect = DI_DIALECT_MESSAGES;
@@ -249,7 +250,7 @@ static di_status read_conversation(di_gen_request *r, const di_json *body,
     DI_TRY(di_field_text(body, "model", &model, error));
     r->model_size = strlen(model);
     DI_TRY(di_gen_request_copy(r, model, r->model_size, &r->model, error));
-    di_status status = read_prompt(r, body, env, &arena, error);
+    di_status status = read_prompt(r, body, form, env, &arena, error);
     di_arena_free(&arena);
     return status;
 }
@@ -262,16 +263,18 @@ di_status read_messages(di_generation *g, const di_json *body, di_error *error) 
     DI_TRY(di_openai_read_sampling(r, body, env, error));
     DI_TRY(di_openai_read_stops(r, body, "stop_sequences", error));
     DI_TRY(di_field_bool(body, "stream", &r->stream, error));
-    DI_TRY(read_format(r, di_field(di_field(body, "output_config"), "format"), "output_config", env,
+    di_constraint form = DI_CONSTRAINT_NONE;
+    DI_TRY(read_format(&form, di_field(di_field(body, "output_config"), "format"), "output_config",
                        error));
-    DI_TRY(read_format(r, di_field(body, "output_format"), "output_format", env, error));
-    DI_TRY(read_conversation(r, body, env, error));
+    DI_TRY(read_format(&form, di_field(body, "output_format"), "output_format", error));
+    DI_TRY(read_conversation(r, body, &form, env, error));
     return read_check(r, env, error);
 }
 
 di_status read_count_tokens(di_generation *g, const di_json *body, di_error *error) {
     di_gen_request r = {.n_prompts = 0};
-    di_status status = read_conversation(&r, body, &g->server->env, error);
+    const di_constraint none = DI_CONSTRAINT_NONE;
+    di_status status = read_conversation(&r, body, &none, &g->server->env, error);
     if (status == DI_OK) {
         di_buffer_printf(&g->work_reply, "{\"input_tokens\":%zu}", r.prompts[0].size);
     }

@@ -112,6 +112,14 @@ static void test_expressions_and_calls(void **state) {
     const char *regex = "([a-z]+ ){2,5}[^<>\"]*(<b>.*</b>)?";
     assert_int_equal(di_grammar_compile_regex(vocabulary, regex, strlen(regex), &g, &error), DI_OK);
     FOLLOW(g, 100000, "", "ab", "c de ", "日本", "<", "b>");
+    /* Words behind blanks: subtrees of the vocabulary that are allowed as a whole. */
+    const char *words =
+        "root ::= ws (word \";\" ws)+\nws ::= [ \\t]{0,9}\nword ::= [a-z] [a-z0-9_]* | "
+        "\"“\" [^“”\\x00-\\x1f\"\\\\]+ \"”\" | \"É\" [A-Za-z0-9]*\n";
+    if (di_grammar_compile_ebnf(vocabulary, words, strlen(words), &g, &error) != DI_OK) {
+        fail_msg("%s", error.message);
+    }
+    FOLLOW(g, 200000, "", " ", "  ", "ab", "c;", " “", "é", "\xe6\x97", "\xa5”; É", "A", ";\t");
     di_arena arena = DI_ARENA_EMPTY;
     di_grammar_tools tools = {.choice = DI_GRAMMAR_TOOLS_AUTO};
     const char *text =

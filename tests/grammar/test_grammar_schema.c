@@ -218,6 +218,22 @@ static void test_recursion(void **state) {
     TAKES("{\"properties\": {\"a/b\": {\"$ref\": \"#/$defs/x%20y~1z\"}}, \"$defs\": {\"x y/z\": "
           "{\"type\": \"null\"}}, \"type\": \"object\"}",
           "{\"a/b\":null}");
+    /* In one document dynamic references are references. */
+    const char *lists =
+        "{\"type\": \"array\", \"items\": {\"$dynamicRef\": \"#i\"}, \"$defs\": {\"x\": "
+        "{\"$dynamicAnchor\": \"i\", \"type\": \"null\"}}}";
+    TAKES(lists, "[]", "[null,null]");
+    LEAVES(lists, "[1]");
+    const char *nested = "{\"$recursiveAnchor\": true, \"type\": \"array\", \"items\": "
+                         "{\"$recursiveRef\": \"#\"}}";
+    TAKES(nested, "[]", "[[],[[]]]");
+    LEAVES(nested, "[1]");
+    /* Constants are no schemas, though they look like one; members are none of the schema that has them. */
+    const char *alike =
+        "{\"$ref\": \"#i\", \"$defs\": {\"a\": {\"enum\": [{\"$anchor\": \"i\", \"type\": \"null\"}]}, "
+        "\"$anchor\": {\"type\": \"null\"}, \"enum\": {\"$anchor\": \"i\", \"type\": \"boolean\"}}}";
+    TAKES(alike, "true");
+    LEAVES(alike, "null");
 }
 
 static void test_the_closed_reading(void **state) {
@@ -275,7 +291,7 @@ static void test_refusals_name_keyword_and_place(void **state) {
         {"{\"properties\": {\"a\": {\"uniqueItems\": true}}}",
          "/properties/a/uniqueItems: is supported for one item, and for items that are at most 8 constants"},
         {"{\"nullable\": true}", "/nullable: this keyword is not supported"},
-        {"{\"$dynamicRef\": \"#a\"}", "/$dynamicRef: this keyword is not supported"},
+        {"{\"$dynamicRef\": \"#a\"}", "/$dynamicRef: leads nowhere"},
         {"{\"$ref\": \"http://a/b\"}",
          "/$ref: only references inside the document (\"#...\") are supported"},
         {"{\"$ref\": \"#/nowhere\"}", "/$ref: leads nowhere"},

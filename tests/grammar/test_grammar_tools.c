@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +79,107 @@ static void test_other_tools_take_any_parameters(void **state) {
     LEAVES(required, CALL(INVOKE("search", "")), CALL(INVOKE("now", TEXT("a", "b"))),
            CALL(INVOKE("web::search", JSON("k", "[1,"))),
            CALL(INVOKE("web::search", TEXT("", "a"))));
+}
+
+/* Calls that must come follow schemas that nobody called strict, as far as these can be enforced. */
+static void test_others_follow_what_can_be_enforced(void **state) {
+    (void)state;
+    static const char mixed[] =
+        "[{\"name\": \"add\", \"parameters\": {\"type\": \"object\", \"properties\": {\"n\": {\"type\": "
+        "\"integer\"}}, \"required\": [\"n\"]}}, {\"name\": \"any\", \"parameters\": {\"type\": "
+        "\"object\"}}, {\"name\": \"odd\", \"parameters\": {\"type\": \"object\", \"properties\": {\"l\": "
+        "{\"type\": \"array\", \"contains\": {\"const\": 1}}}}}, {\"name\": \"none\"}, {\"name\": "
+        "\"never\", \"parameters\": {\"type\": \"object\", \"required\": [\"a\"], "
+        "\"properties\": {\"a\": false}}}, {\"name\": \"wrong\", \"parameters\": 5}]";
+    di_grammar_tools follow = {.choice = DI_GRAMMAR_TOOLS_REQUIRED, .follow = true};
+    di_grammar_tools own = {.choice = DI_GRAMMAR_TOOLS_REQUIRED};
+    const char *wrong[] = {CALL(INVOKE("add", "")), CALL(INVOKE("add", TEXT("n", "1"))),
+                           CALL(INVOKE("add", JSON("n", "1") "\n" JSON("m", "2")))};
+    const char *right[] = {CALL(INVOKE("add", JSON("n", "-3"))),
+                           CALL(INVOKE("any", JSON("x", "1"))),
+                           CALL(INVOKE("any", "")),
+                           CALL(INVOKE("odd", TEXT("l", "free"))),
+                           CALL(INVOKE("none", TEXT("x", "y"))),
+                           CALL(INVOKE("never", JSON("a", "1"))),
+                           CALL(INVOKE("wrong", ""))};
+    di_grammar *g = compile(&follow, mixed), *free = compile(&own, mixed);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_false(grammar_accepts(g, wrong[i], strlen(wrong[i])));
+        assert_true(grammar_accepts(free, wrong[i], strlen(wrong[i])));
+    }
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        assert_true(grammar_accepts(g, right[i], strlen(right[i])));
+    }
+    di_grammar_release(g);
+    di_grammar_release(free);
+}
+
+/* What may be free takes nothing from the budget that strict tools need. */
+static void test_too_much_to_follow_is_free(void **state) {
+    (void)state;
+    di_buffer text = DI_BUFFER_EMPTY;
+    di_buffer_puts(&text, "[");
+    for (int i = 0; i < 40; i++) {
+        di_buffer_printf(&text,
+                         "%s{\"name\": \"f%d\", \"strict\": %s, \"parameters\": {\"type\": "
+                         "\"object\", \"properties\": {\"a\": {\"type\": \"string\", "
+                         "\"pattern\": \"^%d[a-z]{1,8000}X[a-z]{1,8000}$\"}}}}",
+                         i ? ", " : "", i, i == 39 ? "true" : "false", i);
+    }
+    di_buffer_puts(&text, "]");
+    di_grammar_tools follow = {.choice = DI_GRAMMAR_TOOLS_REQUIRED, .follow = true};
+    di_grammar *g = compile(&follow, text.data);
+    const char *free = CALL(INVOKE("f0", TEXT("b", "c")));
+    const char *strict = CALL(INVOKE("f39", TEXT("b", "c")));
+    assert_true(grammar_accepts(g, free, strlen(free)));
+    assert_false(grammar_accepts(g, strict, strlen(strict)));
+    di_grammar_release(g);
+    follow.strict = true; /* all of them: too much */
+    di_arena arena = DI_ARENA_EMPTY;
+    di_error error;
+    assert_int_equal(di_json_parse(text.data, text.size, "tools", &arena, &follow.tools, &error),
+                     DI_OK);
+    assert_int_equal(di_grammar_compile_tools(NULL, NULL, &follow, &g, &error), DI_ERR_LIMIT);
+    di_arena_free(&arena);
+    di_buffer_free(&text);
+}
+
+/* Calls, or an answer of a form, and not both. */
+static void test_a_form_beside_calls(void **state) {
+    (void)state;
+    static const char schema[] = "{\"type\": \"object\", \"properties\": {\"sum\": {\"type\": "
+                                 "\"integer\"}}, \"required\": [\"sum\"]}";
+    const di_json regex = {.type = DI_JSON_STRING, .text = "[a-c]+", .length = 6};
+    const di_json ebnf = {.type = DI_JSON_STRING,
+                          .text = "root ::= \"a\" root | \"\"",
+                          .length = 22};
+    di_arena arena = DI_ARENA_EMPTY;
+    const di_json *json, *choices;
+    di_error error;
+    assert_int_equal(di_json_parse(schema, strlen(schema), "s", &arena, &json, &error), DI_OK);
+    assert_int_equal(di_json_parse("[\"yes\"]", 7, "c", &arena, &choices, &error), DI_OK);
+    const struct {
+        di_grammar_form form;
+        const char *right, *wrong;
+    } cases[] = {{{DI_GRAMMAR_SCHEMA, json}, "{\"sum\":1}", "{\"sum\":\"1\"}"},
+                 {{DI_GRAMMAR_JSON_OBJECT, NULL}, "{\"a\":[]}", "[]"},
+                 {{DI_GRAMMAR_REGEX, &regex}, "abc", "d"},
+                 {{DI_GRAMMAR_EBNF, &ebnf}, "aaa", "ab"},
+                 {{DI_GRAMMAR_CHOICES, choices}, "yes", "no"}};
+    const char *call = CALL(INVOKE("now", "")), *other = CALL(INVOKE("nobody", ""));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        di_grammar_tools spec = {.choice = DI_GRAMMAR_TOOLS_AUTO, .form = &cases[i].form};
+        di_grammar *g = compile(&spec, tools);
+        char both[200];
+        snprintf(both, sizeof both, "%s%s", cases[i].right, call);
+        assert_true(grammar_accepts(g, cases[i].right, strlen(cases[i].right)));
+        assert_true(grammar_accepts(g, call, strlen(call)));
+        assert_false(grammar_accepts(g, cases[i].wrong, strlen(cases[i].wrong)));
+        assert_false(grammar_accepts(g, other, strlen(other)));
+        assert_false(grammar_accepts(g, both, strlen(both)));
+        di_grammar_release(g);
+    }
+    di_arena_free(&arena);
 }
 
 static void test_choice(void **state) {
@@ -182,6 +284,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_strict_parameters_follow_the_schema),
         cmocka_unit_test(test_other_tools_take_any_parameters),
+        cmocka_unit_test(test_others_follow_what_can_be_enforced),
+        cmocka_unit_test(test_too_much_to_follow_is_free),
+        cmocka_unit_test(test_a_form_beside_calls),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_the_marker_is_one_token),
         cmocka_unit_test(test_random_calls_are_parsed),

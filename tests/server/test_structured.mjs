@@ -4,6 +4,7 @@
 import fs from 'node:fs';
 import path from 'node:path';
 import { assert, test, runTests, serve, post, stream, joinChat, metric } from './harness.mjs';
+import { dialects, ask, each } from './dialects.mjs';
 
 const server = await serve('--max-batch', '40', '--max-queue', '200');
 const story = [{ role: 'user', content: 'Tell me a story about a fox.' }];
@@ -91,6 +92,9 @@ test('the other forms, under their names', async () => {
     for (const c of said.json.choices) assert.match(c.text, /^The colour is (red|green) [0-9]{3}$/);
 });
 
+// Nobody can enforce it.
+const odd = { type: 'object', properties: { list: { type: 'array', contains: { const: 1 } } } };
+
 test('what cannot be enforced is refused, by field and place', async () => {
     const bad = [
         [{ response_format: { type: 'json_schema', json_schema: { name: 'x', schema:
@@ -103,8 +107,15 @@ test('what cannot be enforced is refused, by field and place', async () => {
         [{ regex: 'a', response_format: { type: 'json_object' } }, 'regex', /another form/],
         [{ regex: 5 }, 'regex', /string/],
         [{ tool_choice: 'required' }, 'tool_choice', /no tools/],
-        [{ response_format: { type: 'json_object' },
-            tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools', /form/],
+        [{ response_format: { type: 'json_object' }, regex: 'a',
+            tools: [{ type: 'function', function: { name: 'f' } }] }, 'regex', /another form/],
+        [{ response_format: { type: 'json_object' }, tools: [{ type: 'function', function: { name: 'f' } },
+            { type: 'function', function: { name: 'g', strict: true, parameters: odd } }] }, 'tools',
+        /tools\[1\] \(g\): .*contains/],
+        [{ response_format: { type: 'json_schema', json_schema: { name: 'x', schema: odd } },
+            tools: [{ type: 'function', function: { name: 'f' } }] }, 'response_format', /contains/],
+        [{ tools: [{ type: 'function', function: { name: 'g', strict: true, parameters: odd } }],
+            tool_choice: 'required' }, 'tools', /contains/],
         [{ tools: [{ type: 'function', function: { name: 'f' } }],
             tool_choice: { type: 'function', function: { name: 'g' } } }, 'tool_choice', /g/],
     ];
@@ -167,9 +178,109 @@ test('required, named and strict calls', async () => {
     }
 });
 
+const tasks = fs.readFileSync(path.join(process.env.SOURCE, 'models/demo/eval/tool_call.jsonl'),
+    'utf8').trim().split('\n').slice(0, 4).map((l) => JSON.parse(l));
+
+test('calls that must come follow schemas that nobody called strict', async () => {
+    for (const [choice, name] of [['required', null],
+        [{ type: 'function', function: { name: 'get_weather' } }, 'get_weather']]) {
+        const r = await chat({ tools: openai(tools), tool_choice: choice, temperature: 1.5, seed: 4, n: 8,
+            max_tokens: 400, parallel_tool_calls: false });
+        assert.equal(r.status, 200, r.text);
+        const calls = r.json.choices.flatMap((c) => c.message.tool_calls ?? []);
+        assert.ok(calls.length >= 4, r.text);
+        for (const { function: f } of calls) {
+            if (name) assert.equal(f.name, name);
+            if (f.name === 'get_weather') checkCall(f.name, f.arguments);
+        }
+    }
+    // What cannot be enforced stays free: the answer does not fail.
+    const r = await chat({ tools: openai([{ name: 'odd', parameters: odd }]), tool_choice: 'required',
+        temperature: 1, seed: 1, n: 4, max_tokens: 400, parallel_tool_calls: false });
+    assert.equal(r.status, 200, r.text);
+    assert.ok(r.json.choices.some((c) => c.message.tool_calls?.[0].function.name === 'odd'), r.text);
+});
+
+// A form beside tools that may be called: the answer is one or the other, never both, never neither.
+const beside = {
+    chat: (s) => ({ response_format: { type: 'json_schema', json_schema: { name: 'a', schema: s } } }),
+    responses: (s) => ({ text: { format: { type: 'json_schema', name: 'a', schema: s } } }),
+    messages: (s) => ({ output_config: { format: { type: 'json_schema', schema: s } } }),
+};
+
+test('a form beside tools: the calls or the form', async () => {
+    const ids = async (prompt) => (await post(server, '/tokenize', { prompt, add_special_tokens: false }))
+        .json.tokens;
+    // A block of calls begins with newlines, a form has none.
+    const noCalls = Object.fromEntries([...await ids('\n'), ...await ids('\n\n')].map((t) => [t, -1000]));
+    const sum = { type: 'object', properties: { sum: { type: 'integer' } }, required: ['sum'] };
+    const task = tasks[0], [want] = task.tool_calls;
+    const turns = [{ user: task.messages.at(-1).content }];
+    for (const isStrict of [false, true]) {
+        const options = { thinking: false, length: 300, system: task.messages[0].content,
+            tools: task.messages[0].tools.map((f) => ({ ...f, strict: isStrict })) };
+        await each(async (name, streamed) => {
+            const got = await ask(server, name, streamed, { ...options, more: beside[name](sum) }, turns);
+            assert.deepEqual(got.calls.map((c) => [c.name, JSON.parse(c.arguments)]),
+                [[want.name, want.arguments]]);
+            assert.equal(got.text, '');
+            assert.equal(got.finish, dialects[name].finishes.calls);
+            const form = await ask(server, name, streamed, { ...options, thinking: true,
+                more: { ...beside[name](sum), logit_bias: noCalls } }, turns);
+            assert.deepEqual(form.calls, []);
+            assert.deepEqual(Object.keys(JSON.parse(form.text)), ['sum']);
+            assert.equal(form.finish, dialects[name].finishes.stop);
+        });
+    }
+    const messages = task.messages.map(({ tools: _, ...m }) => m);
+    const body = { messages, tools: openai(task.messages[0].tools), max_tokens: 300 };
+    // Whatever is drawn; the other forms; a call that must come; none that may.
+    const many = await chat({ ...body, ...beside.chat(sum), n: 16, temperature: 2, seed: 3 });
+    for (const c of many.json.choices) {
+        assert.ok(!c.message.content || !c.message.tool_calls, many.text);
+        if (c.finish_reason === 'stop') assert.ok(Number.isInteger(JSON.parse(c.message.content).sum));
+        else if (c.finish_reason === 'tool_calls') assert.ok(c.message.tool_calls.length >= 1);
+        else assert.equal(c.finish_reason, 'length');
+    }
+    for (const [form, right] of [[{ structured_outputs: { regex: 'a{3}' } }, /^aaa$/],
+        [{ guided_choice: ['yes', 'no'] }, /^(yes|no)$/], [{ ebnf: 'root ::= "<" [0-9] ">"' }, /^<[0-9]>$/],
+        [{ response_format: { type: 'json_object' } }, /^\{/]]) {
+        const said = await chat({ ...body, ...form, logit_bias: noCalls, temperature: 0 });
+        assert.match(text(said), right);
+        const called = await chat({ ...body, ...form, temperature: 0 });
+        assert.equal(called.json.choices[0].message.tool_calls[0].function.name, want.name);
+    }
+    const must = await chat({ ...body, ...beside.chat(sum), tool_choice: 'required', temperature: 0 });
+    assert.equal(must.json.choices[0].message.tool_calls[0].function.name, want.name);
+    const none = await chat({ ...body, ...beside.chat(sum), tool_choice: 'none', temperature: 0 });
+    assert.deepEqual(Object.keys(JSON.parse(text(none))), ['sum']);
+});
+
+// The length ends it inside a call: what there is of it is text, and no call is told.
+test('a call that is cut by length is text', async () => {
+    const task = tasks[0];
+    const options = { thinking: false, system: task.messages[0].content, tools: task.messages[0].tools };
+    const turns = [{ user: task.messages.at(-1).content }];
+    const must = { chat: { tool_choice: 'required' }, responses: { tool_choice: 'required' },
+        messages: { tool_choice: { type: 'any' } } };
+    for (const forced of [false, true]) {
+        await each(async (name, streamed) => {
+            const with_ = (length) => ask(server, name, streamed,
+                { ...options, length, more: forced ? must[name] : {} }, turns);
+            const whole = await with_(300);
+            assert.equal(whole.calls.length, 1);
+            for (const length of [4, 12, whole.answer >> 1]) {
+                const cut = await with_(length);
+                assert.deepEqual(cut.calls, []);
+                assert.equal(cut.finish, dialects[name].finishes.length);
+                assert.equal(cut.answer, length);
+                assert.match(cut.text, /^<｜DSML｜/);
+            }
+        });
+    }
+});
+
 test('strict tools and a free choice: the model\'s own tasks', async () => {
-    const tasks = fs.readFileSync(path.join(process.env.SOURCE, 'models/demo/eval/tool_call.jsonl'),
-        'utf8').trim().split('\n').slice(0, 4).map((l) => JSON.parse(l));
     for (const task of tasks) {
         const declared = task.messages[0].tools.map((f) => ({ ...f, strict: true }));
         const messages = task.messages.map(({ tools: _, ...m }) => m);
@@ -234,6 +345,7 @@ test('drafts change nothing', async () => {
         { tools: openai(strict), tool_choice: 'required', thinking: { type: 'enabled' },
             messages: [{ role: 'user', content: 'What is 12 + 13?' }], max_tokens: 300 },
         { tools: openai(strict), tool_choice: named, parallel_tool_calls: false, n: 2 },
+        { tools: openai(strict), ...beside.chat(schema) },
         { tools: openai(strict), max_tokens: 60 }, {}];
     const bodies = forms.flatMap((form) => [{ ...form, temperature: 0 },
         { ...form, temperature: 1, seed: 9 }]);
