@@ -182,6 +182,7 @@ void di_writer_events(di_writer *w, const di_buffer *events, bool done, di_buffe
     di_event e;
     for (size_t at = 0; di_event_next(events, &at, &e);) take(w, &e, out);
     for (int32_t i = 0; w->builds && i < w->n_choices; i++) flush(w, i, false, out);
+    if (done && w->n_ended < w->n_choices) fail(w, "out of memory", 13); /* an end was lost */
     if (!done || !w->request->stream) return;
     if (w->failed) {
         w->ops->failure(w, out);
