@@ -14,7 +14,8 @@ enum {
     MAX_PIPELINED = 262144, /* sent while an answer is in progress */
     LINGER_MS = 2000,
     MIN_BODY_RATE = 16384, /* bytes a second, beside read_timeout_s */
-    MAX_BODIES = 16        /* times max_body: bytes of all bodies that are held */
+    MAX_BODIES = 16,       /* times max_body: bytes of all bodies that are held */
+    MAX_EMPTY_LINES = 2    /* in front of a request */
 };
 
 static uint64_t after_s(const di_conn *conn, double seconds) {
@@ -202,22 +203,33 @@ static size_t field_of(const char *message) {
     return n > 0 && message[n] == ':' && strncmp(message, "line", n) != 0 ? n : 0;
 }
 
-void conn_error(di_conn *conn, int status, const char *code, int retry_s, const char *message) {
-    di_buffer body = DI_BUFFER_EMPTY;
-    char more[100] = "";
+void conn_write_error(const di_conn *conn, int status, const char *code, const char *message,
+                      di_buffer *out) {
     if (conn->anthropic) {
-        di_buffer_printf(&body, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
+        di_buffer_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
                          type_of(status));
-        di_lossy_write(&body, message, strlen(message));
-        di_buffer_printf(&body, "},\"request_id\":\"%s\"}", conn->request_id);
-    } else {
-        size_t n = status < 500 ? field_of(message) : 0;
-        di_write_openai_error(&body, message, openai_type_of(status), n ? message : NULL, n, code);
+        di_lossy_write(out, message, strlen(message));
+        di_buffer_printf(out, "},\"request_id\":\"%s\"}", conn->request_id);
+        return;
     }
+    size_t n = status < 500 ? field_of(message) : 0;
+    di_write_openai_error(out, message, openai_type_of(status), n ? message : NULL, n, code);
+}
+
+/* more: header lines. */
+static void respond_error(di_conn *conn, int status, const char *code, const char *more,
+                          const char *message) {
+    di_buffer body = DI_BUFFER_EMPTY;
+    conn_write_error(conn, status, code, message, &body);
+    respond(conn, status, NULL, more, &body);
+}
+
+void conn_error(di_conn *conn, int status, const char *code, int retry_s, const char *message) {
+    char more[100] = "";
     if (retry_s > 0) snprintf(more, sizeof more, "Retry-After: %d\r\n", retry_s);
     if (status == 401) snprintf(more, sizeof more, "WWW-Authenticate: Bearer\r\n");
     if (status == 429) conn->server->metrics.rejected++;
-    respond(conn, status, NULL, more, &body);
+    respond_error(conn, status, code, more, message);
 }
 
 void conn_fail(di_conn *conn, const di_error *why) {
@@ -290,6 +302,7 @@ static void reset(di_conn *conn) {
     conn->anthropic = conn->head_only = conn->headers_sent = conn->chunked = false;
     conn->pending_next = false;
     conn->seen = 0;
+    conn->n_empty_lines = 0;
     conn->n_sent = 0;
     conn->origin[0] = conn->request_id[0] = conn->detail[0] = conn->if_none_match[0] = '\0';
     conn->deadline_ms = after_s(conn, conn->server->options.idle_timeout_s);
@@ -424,6 +437,33 @@ static bool check_type(const http_head *head) {
            (type.size == n || type.data[n] == ';' || type.data[n] == ' ');
 }
 
+static int hex(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The name at the end of a path, whose %XX are bytes: clients escape the '/' of a model's name. What is no
+ * name of anything here, as one that is too long or has a NUL, is "". */
+static void read_detail(http_text text, char *out, size_t size) {
+    size_t n = 0;
+    for (size_t i = 0; i < text.size; i++) {
+        int c = (unsigned char)text.data[i];
+        if (c == '%') {
+            int high = i + 2 < text.size ? hex(text.data[i + 1]) : -1;
+            int low = i + 2 < text.size ? hex(text.data[i + 2]) : -1;
+            c = high < 0 || low < 0 ? 0 : high * 16 + low;
+            i += 2;
+        }
+        if (c == 0 || n + 1 == size) {
+            n = 0;
+            break;
+        }
+        out[n++] = (char)c;
+    }
+    out[n] = '\0';
+}
+
 /* From here on the head's bytes are not needed any more. False: it was refused. */
 static bool check_head(di_conn *conn, const http_head *head) {
     int status = 0;
@@ -441,20 +481,16 @@ static bool check_head(di_conn *conn, const http_head *head) {
     }
     http_text detail = {NULL, 0};
     conn->route = di_route_find(method, head->path, &detail, &status, &allow);
-    snprintf(conn->detail, sizeof conn->detail, "%.*s", (int)detail.size,
-             detail.data ? detail.data : "");
+    read_detail(detail, conn->detail, sizeof conn->detail);
     http_text match = http_get(head, "if-none-match");
     if (match.data && match.size < sizeof conn->if_none_match) {
         snprintf(conn->if_none_match, sizeof conn->if_none_match, "%.*s", (int)match.size,
                  match.data);
     }
     if (!conn->route && status == 405) {
-        di_buffer body = DI_BUFFER_EMPTY;
         char more[64];
         snprintf(more, sizeof more, "Allow: %s\r\n", allow);
-        di_write_openai_error(&body, "this path takes another method", "invalid_request_error",
-                              NULL, 0, "method_not_allowed");
-        respond(conn, 405, NULL, more, &body);
+        respond_error(conn, 405, "method_not_allowed", more, "this path takes another method");
         return false;
     }
     if (!conn->route) {
@@ -466,7 +502,23 @@ static bool check_head(di_conn *conn, const http_head *head) {
         refuse(conn, 415, "unsupported_media_type", "Content-Type: application/json is needed");
         return false;
     }
+    if (http_get(head, "content-encoding").size > 0) {
+        refuse(conn, 415, "unsupported_media_type", "bodies with a Content-Encoding are not read");
+        return false;
+    }
     return true;
+}
+
+/* Bytes that a body may have beside all others. */
+static size_t body_room(const di_conn *conn) {
+    size_t most = MAX_BODIES * conn->server->options.max_body;
+    size_t others = conn->server->body_bytes - conn->body.size;
+    return others < most ? most - others : 0;
+}
+
+static void refuse_body(di_conn *conn) {
+    conn->keep_alive = false;
+    conn_error(conn, 429, "overloaded", 1, "too many bytes of requests are being read");
 }
 
 static bool expect_body(di_conn *conn, const http_head *head) {
@@ -479,15 +531,14 @@ static bool expect_body(di_conn *conn, const http_head *head) {
         refuse(conn, 413, "request_too_large", message);
         return false;
     }
-    if (conn->server->body_bytes + length > MAX_BODIES * o->max_body) {
-        conn->keep_alive = false;
-        conn_error(conn, 429, "overloaded", 1, "too many bytes of requests are being read");
+    if (length > body_room(conn)) {
+        refuse_body(conn);
         return false;
     }
     double seconds = o->read_timeout_s;
     seconds += (double)(head->content_length < 0 ? o->max_body : length) / MIN_BODY_RATE;
     conn->deadline_ms = after_s(conn, seconds);
-    if (head->expects_continue && length > 0) {
+    if (head->expects_continue && head->content_length != 0) {
         di_buffer out = DI_BUFFER_EMPTY;
         di_buffer_puts(&out, "HTTP/1.1 100 Continue\r\n\r\n");
         send_bytes(conn, &out);
@@ -543,14 +594,16 @@ static bool take_head(di_conn *conn) {
 
 /* Returns how many of the bytes were taken. */
 static size_t take_body(di_conn *conn, const char *bytes, size_t size) {
-    size_t before = conn->body.size, max = conn->server->options.max_body;
-    int64_t n = http_read_body(&conn->body_reader, bytes, size, max, &conn->body);
+    size_t before = conn->body.size, max = conn->server->options.max_body, room = body_room(conn);
+    int64_t n =
+        http_read_body(&conn->body_reader, bytes, size, room < max ? room : max, &conn->body);
     conn->server->body_bytes += conn->body.size - before;
     if (n < 0) {
         conn->state = DI_CONN_BUSY;
         conn->deadline_ms = 0;
         if (n == -1) refuse(conn, 400, NULL, "the body is not chunked as it should be");
-        if (n == -2) refuse(conn, 413, "request_too_large", "the body is too large");
+        if (n == -2 && room < max) refuse_body(conn);
+        if (n == -2 && room >= max) refuse(conn, 413, "request_too_large", "the body is too large");
         if (n == -3) refuse(conn, 503, NULL, "out of memory");
         return size;
     }
@@ -562,15 +615,22 @@ static size_t take_body(di_conn *conn, const char *bytes, size_t size) {
     return (size_t)n;
 }
 
+/* Empty lines in front of a request are forgiven, as RFC 9112 asks; some, for a client that sends nothing
+ * else would be waited for without end. */
+static void skip_empty_lines(di_conn *conn) {
+    while (conn->n_empty_lines < MAX_EMPTY_LINES && conn->in.size >= 2 &&
+           memcmp(conn->in.data, "\r\n", 2) == 0) {
+        memmove(conn->in.data, conn->in.data + 2, conn->in.size -= 2);
+        conn->seen = 0;
+        conn->n_empty_lines++;
+    }
+}
+
 /* As much as can be done with what came. */
 static void process(di_conn *conn) {
     for (;;) {
         if (conn->state == DI_CONN_HEAD) {
-            /* Empty lines in front of a request are forgiven, as RFC 9112 asks. */
-            while (conn->in.size >= 2 && memcmp(conn->in.data, "\r\n", 2) == 0) {
-                memmove(conn->in.data, conn->in.data + 2, conn->in.size -= 2);
-                conn->seen = 0;
-            }
+            skip_empty_lines(conn);
             if (conn->in.size == 0 || !take_head(conn)) return;
         } else if (conn->state == DI_CONN_BODY) {
             size_t n = take_body(conn, conn->in.data, conn->in.size);
@@ -655,12 +715,12 @@ uint32_t conn_client(const di_conn *conn) {
 
 void conn_accept(di_server *server) {
     di_conn *conn = calloc(1, sizeof *conn);
-    if (!conn) return; /* the next attempt to accept finds it again */
-    conn->server = server;
-    if (uv_tcp_init(&server->loop, &conn->tcp) != 0) {
+    server->accept_again = !conn || uv_tcp_init(&server->loop, &conn->tcp) != 0;
+    if (server->accept_again) {
         free(conn);
         return;
     }
+    conn->server = server;
     conn->tcp.data = conn;
     conn->after = server->conns;
     if (conn->after) conn->after->before = conn;
@@ -699,7 +759,7 @@ void conn_tick(di_conn *conn, uint64_t now_ms) {
         conn->deadline_ms = now_ms + LINGER_MS;
     }
     if (conn->state == DI_CONN_BUSY && conn->generation) {
-        generation_tick(conn->generation, di_clock());
+        generation_tick(conn->generation);
         return;
     }
     if (conn->state == DI_CONN_HEAD && conn->in.size == 0 && conn->server->draining) {

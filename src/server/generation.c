@@ -342,7 +342,7 @@ static void answer_whole(di_generation *g) {
         return;
     }
     if (g->writer.failed) {
-        di_write_openai_error(&body, g->writer.failure, "server_error", NULL, 0, NULL);
+        conn_write_error(conn, 500, NULL, g->writer.failure, &body);
     } else {
         di_writer_whole(&g->writer, &body);
     }
@@ -454,6 +454,7 @@ void generation_take(di_generation *g, di_buffer *events, bool done) {
         *events = swap;
     } else {
         di_buffer_append(&g->events, events->data, events->size);
+        g->events.failed |= events->failed;
     }
     if (g->events.failed || g->events.size > MAX_BACKLOG) {
         conn_close(g->conn);
@@ -464,10 +465,9 @@ void generation_take(di_generation *g, di_buffer *events, bool done) {
 
 /* A stream says by a comment, an answer in one piece by a blank that JSON allows in front of it, that
  * somebody is still there. */
-void generation_tick(di_generation *g, double now) {
+void generation_tick(di_generation *g) {
     di_conn *conn = g->conn;
     di_buffer out = DI_BUFFER_EMPTY;
-    (void)now;
     if (!conn || !g->has_writer || g->ended || conn_unsent(conn) > 0) return;
     uint64_t now_ms = uv_now(&g->server->loop), last_ms = conn->last_write_ms;
     if (!conn->headers_sent) last_ms = now_ms - (uint64_t)((di_clock() - conn->begun) * 1000);

@@ -116,6 +116,7 @@ static void on_timer(uv_timer_t *timer) {
         after = c->after;
         conn_tick(c, now_ms);
     }
+    if (server->accept_again && !server->draining) conn_accept(server);
     if (server->failed) begin_drain(server, "engine_failed");
     if (server->draining && di_clock() > server->drain_until) close_all(server);
     generation_sweep(server);
