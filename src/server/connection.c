@@ -1,5 +1,6 @@
 /* A connection: bytes to requests, answers to bytes, and the clocks that watch both. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,7 @@ static void on_written(uv_write_t *write, int status) {
 }
 
 static void send_bytes(di_conn *conn, di_buffer *data) {
+    if (data->size > UINT_MAX) data->failed = true; /* libuv counts so */
     write_request *w = data->failed || data->size == 0 ? NULL : malloc(sizeof *w);
     if (!w || conn->state == DI_CONN_CLOSING) {
         bool lost = data->failed || (data->size > 0 && !w);
@@ -203,6 +205,11 @@ static size_t field_of(const char *message) {
     return n > 0 && message[n] == ':' && strncmp(message, "line", n) != 0 ? n : 0;
 }
 
+static const char *prompt_field(di_dialect dialect) {
+    if (dialect == DI_DIALECT_COMPLETION) return "prompt";
+    return dialect == DI_DIALECT_RESPONSES ? "input" : "messages";
+}
+
 void conn_write_error(const di_conn *conn, int status, const char *code, const char *message,
                       di_buffer *out) {
     if (conn->anthropic) {
@@ -213,7 +220,12 @@ void conn_write_error(const di_conn *conn, int status, const char *code, const c
         return;
     }
     size_t n = status < 500 ? field_of(message) : 0;
-    di_write_openai_error(out, message, openai_type_of(status), n ? message : NULL, n, code);
+    const char *field = n > 0 ? message : NULL;
+    if (code && strcmp(code, "context_length_exceeded") == 0) {
+        field = prompt_field(conn->route->dialect);
+        n = strlen(field);
+    }
+    di_write_openai_error(out, message, openai_type_of(status), field, n, code);
 }
 
 /* more: header lines. */

@@ -62,7 +62,7 @@ static void on_part(void *user, di_part part, int index, const char *text, size_
     case DI_PART_THOUGHT: put_event(c->job, DI_EVENT_THOUGHT, c, text, size); break;
     case DI_PART_ANSWER: put_event(c->job, DI_EVENT_TEXT, c, text, size); break;
     case DI_PART_CALL_NAME:
-        /* A name has no NUL: the parser takes none. It may come in pieces. */
+        /* The whole name, and it has no NUL: the parser takes none. */
         di_buffer_clear(&c->call);
         di_buffer_append(&c->call, text, size);
         di_buffer_putc(&c->call, '\0');

@@ -94,11 +94,12 @@ static void chunk(const di_writer *w, int32_t choice, const char *text, size_t s
         di_buffer_puts(out, "null");
     }
     if (finish) {
-        di_buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish);
+        di_buffer_printf(out, ",\"finish_reason\":\"%s\"}],\"seed\":%" PRIu64, finish,
+                         w->request->sampling.seed);
     } else {
-        di_buffer_puts(out, ",\"finish_reason\":null}");
+        di_buffer_puts(out, ",\"finish_reason\":null}]");
     }
-    di_buffer_puts(out, w->request->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+    di_buffer_puts(out, w->request->include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
 static void begin(di_writer *w, di_buffer *out) {
