@@ -59,17 +59,16 @@ static bool take_until(const char **at, const char *end, char c, http_text *out)
     return true;
 }
 
-/* "http://host/path", as proxies are asked: the host is kept, to be compared with Host; without a path
- * behind it, "/" is meant. */
+/* "http://host/path", as proxies are asked: the host is kept, to be compared with Host. */
 static void cut_authority(http_text *target, http_text *authority) {
     static const char *const schemes[] = {"http://", "https://"};
     for (int i = 0; i < 2; i++) {
         size_t n = strlen(schemes[i]);
         if (target->size <= n || strncasecmp(target->data, schemes[i], n) != 0) continue;
         const char *begin = target->data + n, *end = target->data + target->size, *at = begin;
-        while (at < end && *at != '/' && *at != '?') at++;
+        while (at < end && *at != '/') at++;
         *authority = (http_text){begin, (size_t)(at - begin)};
-        *target = at < end ? (http_text){at, (size_t)(end - at)} : (http_text){"/", 1};
+        *target = (http_text){at, (size_t)(end - at)};
         return;
     }
 }
