@@ -28,6 +28,7 @@ static uint64_t after_s(const di_conn *conn, double seconds) {
 typedef struct write_request {
     uv_write_t write;
     char *data;
+    size_t size;
 } write_request;
 
 static void next_request(di_conn *conn);
@@ -36,9 +37,15 @@ size_t conn_unsent(const di_conn *conn) {
     return uv_stream_get_write_queue_size((const uv_stream_t *)&conn->tcp);
 }
 
+size_t conn_held(const di_conn *conn) {
+    const di_generation *g = conn->generation;
+    return conn->n_queued + (g ? g->events.size + g->writer.kept : 0);
+}
+
 static void on_written(uv_write_t *write, int status) {
     write_request *w = (write_request *)write;
     di_conn *conn = write->handle->data;
+    conn->n_queued -= w->size;
     free(w->data);
     free(w);
     if (conn->state == DI_CONN_CLOSING) return;
@@ -66,12 +73,15 @@ static void send_bytes(di_conn *conn, di_buffer *data) {
     }
     uv_buf_t buffer = uv_buf_init(data->data, (unsigned)data->size);
     w->data = data->data;
+    w->size = data->size;
     conn->n_sent += data->size;
+    conn->n_queued += data->size;
     conn->server->metrics.bytes_sent += data->size;
     conn->last_write_ms = uv_now(&conn->server->loop);
     if (conn_unsent(conn) == 0) conn->progress_ms = conn->last_write_ms;
     *data = (di_buffer)DI_BUFFER_EMPTY;
     if (uv_write(&w->write, (uv_stream_t *)&conn->tcp, &buffer, 1, on_written) != 0) {
+        conn->n_queued -= w->size;
         free(w->data);
         free(w);
         conn_close(conn);

@@ -76,6 +76,7 @@ struct di_conn {
     int status;
     bool headers_sent, chunked, pending_next;
     uint64_t n_sent;        /* bytes of this answer */
+    size_t n_queued;        /* given to the socket, and not free again */
     uint64_t last_write_ms; /* something was given to the socket */
     uint64_t progress_ms;   /* the client took something */
     size_t unsent;          /* then: what it had not taken */
@@ -107,6 +108,8 @@ uint32_t conn_client(const di_conn *conn);
 const char *conn_owner(const di_conn *conn);
 /* Bytes that wait for the client. */
 size_t conn_unsent(const di_conn *conn);
+/* Bytes of memory that its answer takes here. */
+size_t conn_held(const di_conn *conn);
 
 /* ---- Generations ---- */
 
