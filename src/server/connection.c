@@ -121,7 +121,11 @@ static void write_head(di_conn *conn, int status, const char *type, di_buffer *o
     di_buffer_printf(out, "HTTP/1.1 %d %s\r\nServer: deepinfer\r\nDate: %s\r\n", status,
                      reason(status), server_date(server));
     if (type) di_buffer_printf(out, "Content-Type: %s\r\n", type);
-    if (conn->request_id[0]) di_buffer_printf(out, "X-Request-Id: %s\r\n", conn->request_id);
+    if (conn->request_id[0]) {
+        di_buffer_printf(out, "X-Request-Id: %s\r\n", conn->request_id);
+        /* What Anthropic's clients tell of an answer. */
+        if (conn->anthropic) di_buffer_printf(out, "Request-Id: %s\r\n", conn->request_id);
+    }
     if (conn->origin[0]) {
         di_buffer_printf(out, "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n", conn->origin);
     }

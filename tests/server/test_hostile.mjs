@@ -122,7 +122,9 @@ test('errors have the form of the path\'s dialect', async () => {
         assert.equal(r.status, status);
         const body = await r.json();
         assert.equal(body.type, 'error');
-        assert.ok(body.error.type && body.error.message && body.request_id);
+        assert.ok(body.error.type && body.error.message);
+        assert.match(body.request_id, /^req_/);
+        assert.equal(r.headers.get('request-id'), body.request_id);
     }
     const r = await fetch(server.base + '/v1/responses');
     assert.equal(r.headers.get('allow'), 'POST');
