@@ -375,6 +375,21 @@ test('a seed that was drawn is told, streamed or not, and gives the answer again
     assert.equal(same.json.choices[0].text, said);
 });
 
+test('tokens of a completion say where they begin in its text', async () => {
+    const begins = (text, l) => l.tokens.map((t, i) => [...text].slice(l.text_offset[i]).join('').startsWith(t));
+    const body = { prompt: 'Müll 🦊 and the fox', temperature: 0, max_tokens: 6, logprobs: 1 };
+    for (const echo of [false, true]) {
+        const { choices: [c] } = (await post(server, '/v1/completions', { ...body, echo })).json;
+        const l = c.logprobs, from = echo ? 1 : 0; // the begin token is in no text
+        assert.equal(l.text_offset.length, l.tokens.length);
+        assert.equal(l.text_offset[from], 0);
+        assert.ok(begins(c.text, l).every((right, i) => i < from || right || l.tokens[i].includes('\ufffd')));
+        const { events } = await stream(server, '/v1/completions', { ...body, echo });
+        assert.deepEqual(events.slice(0, -1).flatMap((e) => e.data.choices[0].logprobs?.text_offset ?? []),
+            l.text_offset);
+    }
+});
+
 test('what vLLM calls all of the vocabulary, and an empty suffix', async () => {
     assert.equal((await chat({ top_k: -1, thinking: false })).json.choices[0].message.content,
         '12 + 13 = 25');
