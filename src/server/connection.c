@@ -1,4 +1,4 @@
-/* A connection: bytes to requests, answers to bytes, and the clocks that watch both. */
+/* A connection: its life, bytes to requests, and the clocks that watch it. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -6,9 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/json.h"
-#include "base/lossy.h"
-#include "server/server_internal.h"
+#include "server/connection_internal.h"
 
 enum {
     MAX_HEAD = 65536,
@@ -61,7 +59,7 @@ static void on_written(uv_write_t *write, int status) {
     }
 }
 
-static void send_bytes(di_conn *conn, di_buffer *data) {
+void conn__send(di_conn *conn, di_buffer *data) {
     if (data->size > UINT_MAX) data->failed = true; /* libuv counts so */
     write_request *w = data->failed || data->size == 0 ? NULL : malloc(sizeof *w);
     if (!w || conn->state == DI_CONN_CLOSING) {
@@ -85,187 +83,6 @@ static void send_bytes(di_conn *conn, di_buffer *data) {
         free(w->data);
         free(w);
         conn_close(conn);
-    }
-}
-
-static const char *reason(int status) {
-    switch (status) {
-    case 200: return "OK";
-    case 204: return "No Content";
-    case 304: return "Not Modified";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
-    case 403: return "Forbidden";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 408: return "Request Timeout";
-    case 413: return "Content Too Large";
-    case 414: return "URI Too Long";
-    case 415: return "Unsupported Media Type";
-    case 429: return "Too Many Requests";
-    case 431: return "Request Header Fields Too Large";
-    case 500: return "Internal Server Error";
-    case 501: return "Not Implemented";
-    case 503: return "Service Unavailable";
-    case 505: return "HTTP Version Not Supported";
-    default: return "Status";
-    }
-}
-
-static void write_head(di_conn *conn, int status, const char *type, di_buffer *out) {
-    di_server *server = conn->server;
-    if (server->draining) conn->keep_alive = false;
-    conn->status = status;
-    conn->headers_sent = true;
-    if (status / 100 < 6) server->metrics.statuses[status / 100]++;
-    di_buffer_printf(out, "HTTP/1.1 %d %s\r\nServer: deepinfer\r\nDate: %s\r\n", status,
-                     reason(status), server_date(server));
-    if (type) di_buffer_printf(out, "Content-Type: %s\r\n", type);
-    if (conn->request_id[0]) {
-        di_buffer_printf(out, "X-Request-Id: %s\r\n", conn->request_id);
-        /* What Anthropic's clients tell of an answer. */
-        if (conn->anthropic) di_buffer_printf(out, "Request-Id: %s\r\n", conn->request_id);
-    }
-    if (conn->origin[0]) {
-        di_buffer_printf(out, "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n", conn->origin);
-    }
-    if (!conn->keep_alive) {
-        di_buffer_puts(out, "Connection: close\r\n");
-    } else if (!conn->minor) {
-        di_buffer_puts(out, "Connection: keep-alive\r\n");
-    }
-}
-
-static void respond(di_conn *conn, int status, const char *type, const char *more,
-                    di_buffer *body) {
-    di_buffer out = DI_BUFFER_EMPTY;
-    write_head(conn, status, type ? type : "application/json", &out);
-    di_buffer_puts(&out, more);
-    di_buffer_printf(&out, "Content-Length: %zu\r\n\r\n", body->size);
-    if (!conn->head_only && body->size > 0) di_buffer_append(&out, body->data, body->size);
-    if (body->failed) out.failed = true;
-    di_buffer_free(body);
-    send_bytes(conn, &out);
-    conn_end(conn);
-}
-
-void conn_respond(di_conn *conn, int status, const char *type, di_buffer *body) {
-    respond(conn, status, type, "", body);
-}
-
-void conn_respond_file(di_conn *conn, const di_page_file *file) {
-    di_buffer body = DI_BUFFER_EMPTY;
-    bool known = strcmp(conn->if_none_match, file->etag) == 0;
-    char more[700];
-    snprintf(more, sizeof more,
-             "ETag: %s\r\nCache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\n"
-             "Referrer-Policy: no-referrer\r\nContent-Security-Policy: %s\r\n",
-             file->etag, DI_PAGE_POLICY);
-    di_buffer_append(&body, (const char *)file->data, file->size);
-    if (known) conn->head_only = true; /* the length is that of the file all the same */
-    respond(conn, known ? 304 : 200, file->type, more, &body);
-}
-
-void conn_begin(di_conn *conn, int status, const char *type) {
-    di_buffer out = DI_BUFFER_EMPTY;
-    conn->chunked = conn->minor;
-    if (!conn->chunked) conn->keep_alive = false; /* its end is that of the connection */
-    write_head(conn, status, type, &out);
-    di_buffer_puts(&out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
-    if (conn->chunked) di_buffer_puts(&out, "Transfer-Encoding: chunked\r\n");
-    di_buffer_puts(&out, "\r\n");
-    send_bytes(conn, &out);
-}
-
-void conn_write(di_conn *conn, di_buffer *data) {
-    if (!conn->chunked || data->size == 0 || data->failed) {
-        send_bytes(conn, data);
-        return;
-    }
-    di_buffer out = DI_BUFFER_EMPTY;
-    if (di_buffer_reserve(&out, data->size + 24)) {
-        di_buffer_printf(&out, "%zx\r\n", data->size);
-        di_buffer_append(&out, data->data, data->size);
-        di_buffer_puts(&out, "\r\n");
-    }
-    di_buffer_free(data);
-    send_bytes(conn, &out);
-}
-
-/* ---- Errors ---- */
-
-static const char *type_of(int status) {
-    switch (status) {
-    case 401: return "authentication_error";
-    case 403: return "permission_error";
-    case 404: return "not_found_error";
-    case 413: return "request_too_large";
-    case 429: return "rate_limit_error";
-    case 503: return "overloaded_error";
-    default: return status < 500 ? "invalid_request_error" : "api_error";
-    }
-}
-
-/* OpenAI tells most of what a client did wrong by one type. */
-static const char *openai_type_of(int status) {
-    if (status == 429) return "rate_limit_error";
-    if (status == 401) return "authentication_error";
-    return status < 500 ? "invalid_request_error" : "server_error";
-}
-
-/* The field that a message begins with: "messages[0].role: ...". */
-static size_t field_of(const char *message) {
-    size_t n = strspn(message, "abcdefghijklmnopqrstuvwxyz_0123456789.[]");
-    return n > 0 && message[n] == ':' && strncmp(message, "line", n) != 0 ? n : 0;
-}
-
-static const char *prompt_field(di_dialect dialect) {
-    if (dialect == DI_DIALECT_COMPLETION) return "prompt";
-    return dialect == DI_DIALECT_RESPONSES ? "input" : "messages";
-}
-
-void conn_write_error(const di_conn *conn, int status, const char *code, const char *message,
-                      di_buffer *out) {
-    if (conn->anthropic) {
-        di_buffer_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
-                         type_of(status));
-        di_lossy_write(out, message, strlen(message));
-        di_buffer_printf(out, "},\"request_id\":\"%s\"}", conn->request_id);
-        return;
-    }
-    size_t n = status < 500 ? field_of(message) : 0;
-    const char *field = n > 0 ? message : NULL;
-    if (code && strcmp(code, "context_length_exceeded") == 0) {
-        field = prompt_field(conn->route->dialect);
-        n = strlen(field);
-    }
-    di_write_openai_error(out, message, openai_type_of(status), field, n, code);
-}
-
-/* more: header lines. */
-static void respond_error(di_conn *conn, int status, const char *code, const char *more,
-                          const char *message) {
-    di_buffer body = DI_BUFFER_EMPTY;
-    conn_write_error(conn, status, code, message, &body);
-    respond(conn, status, NULL, more, &body);
-}
-
-void conn_error(di_conn *conn, int status, const char *code, int retry_s, const char *message) {
-    char more[100] = "";
-    if (retry_s > 0) snprintf(more, sizeof more, "Retry-After: %d\r\n", retry_s);
-    if (status == 401) snprintf(more, sizeof more, "WWW-Authenticate: Bearer\r\n");
-    if (status == 429) conn->server->metrics.rejected++;
-    respond_error(conn, status, code, more, message);
-}
-
-void conn_fail(di_conn *conn, const di_error *why) {
-    switch (why->status) {
-    case DI_ERR_USAGE:
-    case DI_ERR_INVALID: conn_error(conn, 400, "invalid_value", 0, why->message); break;
-    case DI_ERR_LIMIT: conn_error(conn, 400, "context_length_exceeded", 0, why->message); break;
-    case DI_ERR_UNSUPPORTED: conn_error(conn, 400, "unsupported_value", 0, why->message); break;
-    case DI_ERR_MEMORY: conn_error(conn, 503, NULL, 1, why->message); break;
-    default: conn_error(conn, 500, NULL, 0, why->message); break;
     }
 }
 
@@ -339,7 +156,7 @@ void conn_end(di_conn *conn) {
     if (conn->chunked) {
         di_buffer out = DI_BUFFER_EMPTY;
         di_buffer_puts(&out, "0\r\n\r\n");
-        send_bytes(conn, &out);
+        conn__send(conn, &out);
         if (conn->state == DI_CONN_CLOSING) return;
     }
     server_log_request(conn->server, conn, conn->generation);
@@ -355,185 +172,6 @@ void conn_end(di_conn *conn) {
 }
 
 /* ---- The request ---- */
-
-static void refuse(di_conn *conn, int status, const char *code, const char *message) {
-    conn->keep_alive = false;
-    conn_error(conn, status, code, 0, message);
-}
-
-static bool same_origin(http_text origin, http_text host) {
-    static const char *const schemes[] = {"http://", "https://"};
-    for (int i = 0; i < 2; i++) {
-        size_t n = strlen(schemes[i]);
-        if (origin.size == n + host.size && memcmp(origin.data, schemes[i], n) == 0 &&
-            memcmp(origin.data + n, host.data, host.size) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* A name that only this machine or its address goes by. Another name may have been made to point here by
- * the page that asks (DNS rebinding), so that its origin looks like ours. */
-static bool is_local(http_text host) {
-    size_t n = host.size;
-    for (size_t i = 0; i < host.size; i++) {
-        if (host.data[i] == ':' && host.data[0] != '[') {
-            n = i;
-            break;
-        }
-    }
-    if (n == 9 && strncasecmp(host.data, "localhost", 9) == 0) return true;
-    if (n > 0 && host.data[0] == '[') return true;
-    size_t numeric = 0;
-    while (numeric < n && strchr("0123456789.", host.data[numeric])) numeric++;
-    return n > 0 && numeric == n;
-}
-
-static bool listed(const char *list, http_text origin) {
-    while (list && *list) {
-        size_t n = strcspn(list, ",");
-        if (n == origin.size && memcmp(list, origin.data, n) == 0) return true;
-        list += n + (list[n] == ',');
-    }
-    return false;
-}
-
-/* A page of another site must neither read answers nor make the machine work: browsers tell where a
- * request comes from. */
-static bool check_origin(di_conn *conn, const http_head *head) {
-    const char *cors = conn->server->options.cors;
-    http_text origin = http_get(head, "origin"), host = http_get(head, "host");
-    if (!origin.data || origin.size >= sizeof conn->origin) return !origin.data;
-    bool all = cors && strcmp(cors, "*") == 0;
-    if (all || listed(cors, origin)) {
-        snprintf(conn->origin, sizeof conn->origin, "%.*s", all ? 1 : (int)origin.size,
-                 all ? "*" : origin.data);
-        return true;
-    }
-    return host.data && same_origin(origin, host) &&
-           (is_local(host) || conn->server->options.key_file);
-}
-
-static bool check_key(di_conn *conn, const http_head *head) {
-    static const char bearer[] = "Bearer ";
-    http_text given = http_get(head, "authorization"), other = http_get(head, "x-api-key");
-    size_t n = sizeof bearer - 1;
-    if (!conn->server->options.key_file || conn->route->open) return true;
-    if (given.data && given.size > n && strncasecmp(given.data, bearer, n) == 0) {
-        given = (http_text){given.data + n, given.size - n};
-    } else {
-        given = other;
-    }
-    di_key *key = given.data ? di_keys_find(&conn->server->keys, given.data, given.size) : NULL;
-    if (!key) {
-        refuse(conn, 401, "invalid_api_key",
-               given.data ? "this API key is not known here" : "an API key is needed");
-        return false;
-    }
-    int retry_s;
-    if (!di_key_acquire(key, di_clock(), &retry_s)) {
-        conn->keep_alive = false;
-        conn_error(conn, 429, "rate_limit_exceeded", retry_s, "this API key has reached its limit");
-        return false;
-    }
-    conn->key = key;
-    return true;
-}
-
-static void answer_preflight(di_conn *conn, const http_head *head) {
-    di_buffer body = DI_BUFFER_EMPTY;
-    http_text asked = http_get(head, "access-control-request-headers");
-    bool plain = asked.data && asked.size < 1000;
-    char more[1300];
-    snprintf(
-        more, sizeof more,
-        "Access-Control-Allow-Methods: GET, POST, DELETE\r\nAccess-Control-Allow-Headers: %.*s\r\n"
-        "Access-Control-Max-Age: 600\r\n",
-        plain ? (int)asked.size : 13, plain ? asked.data : "authorization");
-    respond(conn, 200, NULL, more, &body);
-}
-
-/* What a POST carries must say that it is JSON: a page of another site cannot without asking. */
-static bool check_type(const http_head *head) {
-    static const char json[] = "application/json";
-    http_text type = http_get(head, "content-type");
-    size_t n = sizeof json - 1;
-    return type.data && type.size >= n && strncasecmp(type.data, json, n) == 0 &&
-           (type.size == n || type.data[n] == ';' || type.data[n] == ' ');
-}
-
-static int hex(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* The name at the end of a path, whose %XX are bytes: clients escape the '/' of a model's name. What is no
- * name of anything here, as one that is too long or has a NUL, is "". */
-static void read_detail(http_text text, char *out, size_t size) {
-    size_t n = 0;
-    for (size_t i = 0; i < text.size; i++) {
-        int c = (unsigned char)text.data[i];
-        if (c == '%') {
-            int high = i + 2 < text.size ? hex(text.data[i + 1]) : -1;
-            int low = i + 2 < text.size ? hex(text.data[i + 2]) : -1;
-            c = high < 0 || low < 0 ? 0 : high * 16 + low;
-            i += 2;
-        }
-        if (c == 0 || n + 1 == size) {
-            n = 0;
-            break;
-        }
-        out[n++] = (char)c;
-    }
-    out[n] = '\0';
-}
-
-/* From here on the head's bytes are not needed any more. False: it was refused. */
-static bool check_head(di_conn *conn, const http_head *head) {
-    int status = 0;
-    const char *allow = NULL;
-    conn->anthropic = di_path_is_anthropic(head->path) || http_get(head, "anthropic-version").data;
-    conn->head_only = http_text_is(head->method, "HEAD");
-    if (!check_origin(conn, head)) {
-        refuse(conn, 403, "origin_not_allowed", "pages of this origin may not ask; see --cors");
-        return false;
-    }
-    http_text method = conn->head_only ? (http_text){"GET", 3} : head->method;
-    if (http_text_is(method, "OPTIONS") && conn->origin[0]) {
-        answer_preflight(conn, head);
-        return false;
-    }
-    http_text detail = {NULL, 0};
-    conn->route = di_route_find(method, head->path, &detail, &status, &allow);
-    read_detail(detail, conn->detail, sizeof conn->detail);
-    http_text match = http_get(head, "if-none-match");
-    if (match.data && match.size < sizeof conn->if_none_match) {
-        snprintf(conn->if_none_match, sizeof conn->if_none_match, "%.*s", (int)match.size,
-                 match.data);
-    }
-    if (!conn->route && status == 405) {
-        char more[64];
-        snprintf(more, sizeof more, "Allow: %s\r\n", allow);
-        respond_error(conn, 405, "method_not_allowed", more, "this path takes another method");
-        return false;
-    }
-    if (!conn->route) {
-        conn_error(conn, 404, "not_found", 0, "there is nothing under this path");
-        return false;
-    }
-    if (!check_key(conn, head)) return false;
-    if (http_text_is(method, "POST") && !check_type(head)) {
-        refuse(conn, 415, "unsupported_media_type", "Content-Type: application/json is needed");
-        return false;
-    }
-    if (http_get(head, "content-encoding").size > 0) {
-        refuse(conn, 415, "unsupported_media_type", "bodies with a Content-Encoding are not read");
-        return false;
-    }
-    return true;
-}
 
 /* Bytes that a body may have beside all others. */
 static size_t body_room(const di_conn *conn) {
@@ -554,7 +192,7 @@ static bool expect_body(di_conn *conn, const http_head *head) {
         char message[120];
         snprintf(message, sizeof message, "the body has %" PRIu64 " bytes, at most %zu are taken",
                  length, o->max_body);
-        refuse(conn, 413, "request_too_large", message);
+        conn__refuse(conn, 413, "request_too_large", message);
         return false;
     }
     if (length > body_room(conn)) {
@@ -567,7 +205,7 @@ static bool expect_body(di_conn *conn, const http_head *head) {
     if (head->expects_continue && head->content_length != 0) {
         di_buffer out = DI_BUFFER_EMPTY;
         di_buffer_puts(&out, "HTTP/1.1 100 Continue\r\n\r\n");
-        send_bytes(conn, &out);
+        conn__send(conn, &out);
     }
     return conn->state != DI_CONN_CLOSING;
 }
@@ -596,13 +234,14 @@ static bool take_head(di_conn *conn) {
     conn->body_reader = (http_body){.done = false};
     name_request(conn);
     if (n < 0 || large) {
-        refuse(conn, large ? 431 : 400, NULL,
-               large ? "the head of the request is too large" : "a line does not end in CR LF");
+        conn__refuse(conn, large ? 431 : 400, NULL,
+                     large ? "the head of the request is too large"
+                           : "a line does not end in CR LF");
         return false;
     }
     int status = http_read_head(conn->in.data, (size_t)n, &head, &why);
     if (status != 0) {
-        refuse(conn, status, NULL, why);
+        conn__refuse(conn, status, NULL, why);
         return false;
     }
     conn->minor = head.minor == 1;
@@ -610,7 +249,7 @@ static bool take_head(di_conn *conn) {
     conn->body_reader.chunked = head.content_length < 0;
     conn->body_reader.left = head.content_length < 0 ? 0 : (uint64_t)head.content_length;
     conn->body_reader.done = head.content_length == 0;
-    bool go_on = check_head(conn, &head) && expect_body(conn, &head);
+    bool go_on = conn__check_head(conn, &head) && expect_body(conn, &head);
     if (conn->state == DI_CONN_LINGER || conn->state == DI_CONN_CLOSING) return false;
     if (go_on) conn->state = DI_CONN_BODY;
     conn->in.size -= (size_t)n;
@@ -627,10 +266,11 @@ static size_t take_body(di_conn *conn, const char *bytes, size_t size) {
     if (n < 0) {
         conn->state = DI_CONN_BUSY;
         conn->deadline_ms = 0;
-        if (n == -1) refuse(conn, 400, NULL, "the body is not chunked as it should be");
+        if (n == -1) conn__refuse(conn, 400, NULL, "the body is not chunked as it should be");
         if (n == -2 && room < max) refuse_body(conn);
-        if (n == -2 && room >= max) refuse(conn, 413, "request_too_large", "the body is too large");
-        if (n == -3) refuse(conn, 503, NULL, "out of memory");
+        if (n == -2 && room >= max)
+            conn__refuse(conn, 413, "request_too_large", "the body is too large");
+        if (n == -3) conn__refuse(conn, 503, NULL, "out of memory");
         return size;
     }
     if (conn->body_reader.done) {
@@ -796,7 +436,7 @@ void conn_tick(di_conn *conn, uint64_t now_ms) {
     if (conn->state == DI_CONN_BODY || (conn->state == DI_CONN_HEAD && conn->in.size > 0)) {
         conn->state = DI_CONN_BUSY;
         conn->minor = true;
-        refuse(conn, 408, NULL, "the request did not come in time");
+        conn__refuse(conn, 408, NULL, "the request did not come in time");
     } else {
         conn_close(conn);
     }
