@@ -12,14 +12,7 @@
 #include "cli/batch_result.c"
 #include "cli/json_prompt.c"
 #include "cli/lines.c"
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "fuzz_batch_line: line %d: %s does not hold\n", __LINE__, #condition); \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "demo_engine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -27,16 +20,8 @@ static di_engine *engine;
 static di_request_env env;
 
 static void open_engine_once(void) {
-    di_engine_options options = di_engine_options_defaults();
-    di_error error;
     if (engine) return;
-    options.backend = "ref";
-    options.n_threads = 1;
-    options.context = 128;
-    options.chunk = 8;
-    options.max_batch = 1;
-    options.window_cache = 0;
-    REQUIRE(di_engine_open(DI_SOURCE_DIR "/models/demo", &options, &engine, &error) == DI_OK);
+    open_demo_engine(&engine, 128);
     env = di_request_env_of(engine);
 }
 

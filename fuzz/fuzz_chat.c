@@ -15,18 +15,11 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "require.h"
 #include "text/chat.h"
 
 #define EOS "<｜end▁of▁sentence｜>"
 #define THINK_END "</think>"
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "fuzz_chat: line %d: %s does not hold\n", __LINE__, #condition);       \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

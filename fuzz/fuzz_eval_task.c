@@ -13,14 +13,7 @@
 #include "cli/json_prompt.c"
 #include "cli/lines.c"
 #include "cli/terminal.c"
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "fuzz_eval_task: line %d: %s does not hold\n", __LINE__, #condition);  \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "require.h"
 
 enum { USUAL_TOKENS = 77 };
 

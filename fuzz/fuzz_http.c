@@ -5,15 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "require.h"
 #include "server/http_parse.h"
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "fuzz_http: line %d: %s does not hold\n", __LINE__, #condition);       \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,16 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "demo_engine.h"
 #include "server/grammars.h"
 #include "server/read_internal.h"
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "fuzz_request: line %d: %s does not hold\n", __LINE__, #condition);    \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "server/turns.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -46,20 +40,31 @@ static void keep_response(void) {
     di_buffer_free(&answer);
 }
 
+/* A turn that called a tool, which a conversation may come back with. */
+static void keep_turn(void) {
+    static const int32_t ids[] = {300, 301, 302};
+    const di_turn_call call = {"f", "{\"a\": 1}", 1, 8};
+    server.env.turns = di_turns_create(1 << 20);
+    REQUIRE(server.env.turns);
+    di_turns_put(server.env.turns, &(di_turn){.key = "a_0",
+                                              .ids = ids,
+                                              .n_ids = 3,
+                                              .thought = "t",
+                                              .thought_size = 1,
+                                              .text = "b",
+                                              .text_size = 1,
+                                              .calls = &call,
+                                              .n_calls = 1});
+}
+
 static void open_engine_once(void) {
-    di_engine_options options = di_engine_options_defaults();
     di_error error;
     if (engine) return;
-    options.backend = "ref";
-    options.n_threads = 1;
-    options.context = 1024;
-    options.chunk = 8;
-    options.max_batch = 1;
-    options.window_cache = 0;
-    REQUIRE(di_engine_open(DI_SOURCE_DIR "/models/demo", &options, &engine, &error) == DI_OK);
+    open_demo_engine(&engine, 1024);
     server.env = di_request_env_of(engine);
     server.options.response_store = server.options.max_body = 1 << 20;
     keep_response();
+    keep_turn();
     REQUIRE(di_grammars_create(server.env.tokenizer, server.env.vocab_size,
                                di_engine_get_info(engine).eos_token, DI_GRAMMARS_BYTES,
                                &server.env.grammars, &error) == DI_OK);

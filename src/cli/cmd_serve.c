@@ -44,6 +44,7 @@ static void server_options(const di_args *args, di_server_options *out) {
     out->max_queue = di_args_int(args, DI_OPT_MAX_QUEUE);
     out->max_connections = di_args_int(args, DI_OPT_MAX_CONNECTIONS);
     out->max_body = (size_t)di_args_unsigned(args, DI_OPT_MAX_BODY);
+    out->max_unsent = (size_t)di_args_unsigned(args, DI_OPT_MAX_UNSENT);
     out->response_store = (size_t)di_args_unsigned(args, DI_OPT_RESPONSE_STORE);
     out->keep_alive_s = di_args_real(args, DI_OPT_KEEP_ALIVE);
     out->read_timeout_s = di_args_real(args, DI_OPT_READ_TIMEOUT);

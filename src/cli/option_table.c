@@ -230,6 +230,11 @@ const di_option di_options[DI_N_OPTIONS] = {
     [DI_OPT_MAX_BODY] = {.name = "max-body", .type = DI_TYPE_SIZE, .group = DI_GROUP_OUTPUT,
         .value = "BYTES", .min = 1024, .max = 1073741824.0, .default_value = "32M",
         .verbs = SERVE, .help = "Largest request."},
+    [DI_OPT_MAX_UNSENT] = {.name = "max-unsent", .type = DI_TYPE_SIZE, .group = DI_GROUP_OUTPUT,
+        .value = "BYTES", .min = 1024, .max = 1099511627776.0, .default_value = "1G",
+        .verbs = SERVE,
+        .help = "Memory for all answers that wait for their readers; where these need more, the one "
+                "for whom most is kept is given up."},
     [DI_OPT_RESPONSE_STORE] = {.name = "response-store", .type = DI_TYPE_SIZE,
         .group = DI_GROUP_OUTPUT, .value = "BYTES", .min = 0, .max = 1099511627776.0,
         .default_value = "64M", .verbs = SERVE,

@@ -134,7 +134,7 @@ static void refuse(di_generation *g, int status, const char *code, int retry_s,
     conn_error(conn, status, code, retry_s, message);
 }
 
-/* Both numbers, in the words that clients look for. */
+/* Both numbers, in the words that clients of each service look for. */
 static void refuse_length(di_generation *g, const di_error *why) {
     const di_gen_request *r = &g->work_request;
     size_t most = 0;
@@ -142,12 +142,23 @@ static void refuse_length(di_generation *g, const di_error *why) {
         if (r->prompts[i].size > most) most = r->prompts[i].size;
     }
     char message[400];
-    long long answer = r->max_tokens > 0 ? r->max_tokens : 1;
-    snprintf(message, sizeof message,
-             "This model's maximum context length is %lld tokens. However, you requested %lld "
-             "tokens (%zu in the messages, %lld in the completion). Please reduce the length of "
-             "the messages or completion.",
-             (long long)g->server->env.context, (long long)most + answer, most, answer);
+    long long answer = r->max_tokens > 0 ? r->max_tokens : 1, context = g->server->env.context;
+    if (r->dialect == DI_DIALECT_MESSAGES && most >= (size_t)context) {
+        snprintf(message, sizeof message, "prompt is too long: %zu tokens > %lld maximum", most,
+                 context);
+    } else if (r->dialect == DI_DIALECT_MESSAGES) {
+        snprintf(message, sizeof message,
+                 "input length and `max_tokens` exceed context limit: %zu + %lld > %lld, decrease "
+                 "input length or `max_tokens` and try again",
+                 most, answer, context);
+    } else {
+        snprintf(
+            message, sizeof message,
+            "This model's maximum context length is %lld tokens. However, you requested %lld "
+            "tokens (%zu in the messages, %lld in the completion). Please reduce the length of "
+            "the messages or completion.",
+            context, (long long)most + answer, most, answer);
+    }
     refuse(g, 400, "context_length_exceeded", 0, most ? message : why->message);
 }
 
@@ -342,7 +353,7 @@ static void answer_whole(di_generation *g) {
         return;
     }
     if (g->writer.failed) {
-        di_write_openai_error(&body, g->writer.failure, "server_error", NULL, 0, NULL);
+        conn_write_error(conn, 500, NULL, g->writer.failure, &body);
     } else {
         di_writer_whole(&g->writer, &body);
     }
@@ -356,13 +367,19 @@ static void answer_whole(di_generation *g) {
     release(g);
 }
 
+/* What came goes to the writer. Of an answer that failed there nothing more is needed. */
+static void write_events(di_generation *g, di_buffer *out) {
+    di_writer_events(&g->writer, &g->events, g->done, out);
+    di_buffer_clear(&g->events);
+    if (g->done) keep(g);
+    if (g->writer.failed && !g->done) di_runner_cancel(g->server->runner, g->job);
+}
+
 static void pump_stream(di_generation *g) {
     if (conn_unsent(g->conn) > HIGH_WATER) return;
     if (g->events.size == 0 && !g->done) return;
     di_buffer out = DI_BUFFER_EMPTY;
-    di_writer_events(&g->writer, &g->events, g->done, &out);
-    di_buffer_clear(&g->events);
-    if (g->done) keep(g);
+    write_events(g, &out);
     if (out.size > 0 || out.failed) conn_write(g->conn, &out);
     if (g->conn && g->done) end(g);
 }
@@ -374,12 +391,9 @@ void generation_pump(di_generation *g) {
         return;
     }
     di_buffer none = DI_BUFFER_EMPTY;
-    di_writer_events(&g->writer, &g->events, g->done, &none);
+    write_events(g, &none);
     di_buffer_free(&none);
-    di_buffer_clear(&g->events);
-    if (!g->done) return;
-    keep(g);
-    answer_whole(g);
+    if (g->done) answer_whole(g);
 }
 
 static void count_times(di_generation *g) {
@@ -454,6 +468,7 @@ void generation_take(di_generation *g, di_buffer *events, bool done) {
         *events = swap;
     } else {
         di_buffer_append(&g->events, events->data, events->size);
+        g->events.failed |= events->failed;
     }
     if (g->events.failed || g->events.size > MAX_BACKLOG) {
         conn_close(g->conn);
@@ -464,10 +479,9 @@ void generation_take(di_generation *g, di_buffer *events, bool done) {
 
 /* A stream says by a comment, an answer in one piece by a blank that JSON allows in front of it, that
  * somebody is still there. */
-void generation_tick(di_generation *g, double now) {
+void generation_tick(di_generation *g) {
     di_conn *conn = g->conn;
     di_buffer out = DI_BUFFER_EMPTY;
-    (void)now;
     if (!conn || !g->has_writer || g->ended || conn_unsent(conn) > 0) return;
     uint64_t now_ms = uv_now(&g->server->loop), last_ms = conn->last_write_ms;
     if (!conn->headers_sent) last_ms = now_ms - (uint64_t)((di_clock() - conn->begun) * 1000);

@@ -59,8 +59,23 @@ static bool take_until(const char **at, const char *end, char c, http_text *out)
     return true;
 }
 
+/* "http://host/path", as proxies are asked: the host is kept, to be compared with Host. */
+static void cut_authority(http_text *target, http_text *authority) {
+    static const char *const schemes[] = {"http://", "https://"};
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(schemes[i]);
+        if (target->size <= n || strncasecmp(target->data, schemes[i], n) != 0) continue;
+        const char *begin = target->data + n, *end = target->data + target->size, *at = begin;
+        while (at < end && *at != '/') at++;
+        *authority = (http_text){begin, (size_t)(at - begin)};
+        *target = (http_text){at, (size_t)(end - at)};
+        return;
+    }
+}
+
 static int read_target(http_text target, http_head *out, const char **why) {
     if (target.size > HTTP_MAX_TARGET) return refuse(414, "the request target is too long", why);
+    cut_authority(&target, &out->authority);
     if (target.size == 0 || target.data[0] != '/') {
         return refuse(400, "the request target must be a path", why);
     }
@@ -170,6 +185,11 @@ static int read_meaning(http_head *out, const char **why) {
     int n_host = count(out, "host");
     if (n_host > 1 || (n_host == 0 && out->minor == 1)) {
         return refuse(400, "exactly one Host header is needed", why);
+    }
+    http_text host = http_get(out, "host"), named = out->authority;
+    if (named.data && (named.size != host.size ||
+                       (host.size > 0 && strncasecmp(named.data, host.data, host.size) != 0))) {
+        return refuse(400, "the host of the request target is not that of the Host header", why);
     }
     http_text connection = http_get(out, "connection");
     out->keep_alive =

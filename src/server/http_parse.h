@@ -27,6 +27,7 @@ typedef struct http_header {
 typedef struct http_head {
     http_text method;
     http_text path, query; /* of the target, in front of and behind '?' */
+    http_text authority;   /* of a target that names one, then the same as Host; data NULL: none */
     int minor;             /* HTTP/1.minor: 0 or 1 */
     http_header headers[HTTP_MAX_HEADERS];
     int n_headers;
@@ -57,7 +58,7 @@ typedef struct http_body {
     int n_digits;
 } http_body;
 
-/* Takes up to `size` bytes and appends the decoded ones to *out, which may hold `max` in the end.
+/* Takes up to `size` bytes and appends the decoded ones to *out, which holds `max` at most before and after.
  * Returns how many bytes were taken, all of them unless `done`; -1: this is no chunked body; -2:
  * it is larger than max; -3: out of memory. */
 int64_t http_read_body(http_body *body, const char *bytes, size_t size, size_t max, di_buffer *out);

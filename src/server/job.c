@@ -20,12 +20,23 @@ typedef struct event_head {
     uint64_t size;
 } event_head;
 
-static void put_event(di_job *job, di_event_kind kind, const di_job_choice *choice,
-                      const void *data, size_t size) {
-    event_head head = {(uint32_t)kind, (int32_t)(choice - job->choices), size};
+/* An event is there whole, or not at all: then the job has failed. `more` is text that follows the data. */
+static void put_event_and(di_job *job, di_event_kind kind, const di_job_choice *choice,
+                          const void *data, size_t size, const char *more) {
+    size_t n = strlen(more);
+    event_head head = {(uint32_t)kind, (int32_t)(choice - job->choices), size + n};
+    if (!di_buffer_reserve(&job->pending, sizeof head + size + n)) {
+        job->failed = true;
+        return;
+    }
     di_buffer_append(&job->pending, &head, sizeof head);
     di_buffer_append(&job->pending, data, size);
-    if (job->pending.failed) job->failed = true;
+    di_buffer_append(&job->pending, more, n);
+}
+
+static void put_event(di_job *job, di_event_kind kind, const di_job_choice *choice,
+                      const void *data, size_t size) {
+    put_event_and(job, kind, choice, data, size, "");
 }
 
 bool di_event_next(const di_buffer *events, size_t *at, di_event *out) {
@@ -51,7 +62,7 @@ static void on_part(void *user, di_part part, int index, const char *text, size_
     case DI_PART_THOUGHT: put_event(c->job, DI_EVENT_THOUGHT, c, text, size); break;
     case DI_PART_ANSWER: put_event(c->job, DI_EVENT_TEXT, c, text, size); break;
     case DI_PART_CALL_NAME:
-        /* A name has no NUL: the parser takes none. It may come in pieces. */
+        /* The whole name, and it has no NUL: the parser takes none. */
         di_buffer_clear(&c->call);
         di_buffer_append(&c->call, text, size);
         di_buffer_putc(&c->call, '\0');
@@ -142,17 +153,7 @@ static void end_choice(di_job_choice *c, di_end_record *end, const char *message
     job->n_open--;
     *job->n_served -= c->fed;
     job->dirty = true;
-    put_event(job, DI_EVENT_END, c, end, sizeof *end);
-    /* The message belongs to the same event. */
-    if (message && !job->failed) {
-        event_head head;
-        size_t at = job->pending.size - sizeof *end - sizeof head;
-        memcpy(&head, job->pending.data + at, sizeof head);
-        head.size += strlen(message);
-        memcpy(job->pending.data + at, &head, sizeof head);
-        di_buffer_puts(&job->pending, message);
-        if (job->pending.failed) job->failed = true;
-    }
+    put_event_and(job, DI_EVENT_END, c, end, sizeof *end, message ? message : "");
 }
 
 static void on_end(void *user, const di_request_end *e) {

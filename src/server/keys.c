@@ -7,7 +7,7 @@
 #include "base/buffer.h"
 #include "base/file.h"
 
-enum { MAX_FILE = 4 << 20, MAX_KEYS = 100000 };
+enum { MAX_FILE = 4 << 20, MAX_KEYS = 10000 }; /* each is compared for every request */
 
 /* ---- The file ---- */
 
@@ -75,6 +75,7 @@ static di_status read_lines(char *text, const char *path, di_key **out, int *n, 
         }
         if (status != DI_OK) {
             free_list(*out);
+            *out = NULL;
             return status;
         }
         if (key) {
@@ -83,7 +84,7 @@ static di_status read_lines(char *text, const char *path, di_key **out, int *n, 
         }
         line = end ? end + 1 : NULL;
     }
-    if (*n > 0) return DI_OK;
+    if (*out) return DI_OK;
     return di_fail(error, DI_ERR_INVALID, "%s: there is no key in it", path);
 }
 
@@ -97,11 +98,36 @@ static di_key *find(di_key *list, const uint8_t digest[DI_SHA256_BYTES]) {
     return found;
 }
 
-/* The new list takes the place of the old one: what stays keeps its record, for requests hold it. */
-static void replace(di_keys *keys, di_key *list) {
+static int by_digest(const void *a, const void *b) {
+    const di_key *const *left = a, *const *right = b;
+    return memcmp((*left)->digest, (*right)->digest, DI_SHA256_BYTES);
+}
+
+/* The keys of a list in the order of their digests, to be freed. A key with two names would have the
+ * limits of one of them. */
+static di_status sort(di_key *list, int n, const char *path, di_key ***out, di_error *error) {
+    di_key **sorted = calloc((size_t)n, sizeof *sorted);
+    if (!sorted) return di_fail(error, DI_ERR_MEMORY, "out of memory: keys");
+    for (int i = 0; i < n; i++, list = list->next) sorted[i] = list;
+    qsort(sorted, (size_t)n, sizeof *sorted, by_digest);
+    for (int i = 1; i < n; i++) {
+        if (by_digest(&sorted[i - 1], &sorted[i]) != 0) continue;
+        di_status status = di_fail(error, DI_ERR_INVALID, "%s: '%s' and '%s' have the same key",
+                                   path, sorted[i - 1]->name, sorted[i]->name);
+        free(sorted);
+        return status;
+    }
+    *out = sorted;
+    return DI_OK;
+}
+
+/* The new list, of n in their order, takes the place of the old one: what stays keeps its record, for
+ * requests hold it. */
+static void replace(di_keys *keys, di_key *list, di_key **sorted, int n) {
     di_key *old = keys->first, *next;
     for (di_key *key = old; key; key = key->next) {
-        di_key *same = key->retired ? NULL : find(list, key->digest);
+        di_key **found = bsearch(&key, sorted, (size_t)n, sizeof *sorted, by_digest);
+        di_key *same = found && !key->retired ? *found : NULL;
         key->retired = same == NULL;
         if (!same) continue;
         memcpy(key->name, same->name, sizeof key->name);
@@ -126,15 +152,20 @@ static void replace(di_keys *keys, di_key *list) {
 di_status di_keys_load(di_keys *keys, const char *path, di_error *error) {
     char *text;
     uint64_t size;
-    di_key *list;
-    int n;
+    di_key *list = NULL, **sorted = NULL;
+    int n = 0;
     DI_TRY(di_file_read(path, MAX_FILE, &text, &size, error));
     di_status status = strlen(text) == size ? read_lines(text, path, &list, &n, error)
                                             : di_fail(error, DI_ERR_INVALID, "%s is no text", path);
     if (text) explicit_bzero(text, (size_t)size);
     free(text);
-    if (status != DI_OK) return status;
-    replace(keys, list);
+    if (status == DI_OK) status = sort(list, n, path, &sorted, error);
+    if (status != DI_OK) {
+        free_list(list);
+        return status;
+    }
+    replace(keys, list, sorted, n);
+    free(sorted);
     keys->n = n;
     return DI_OK;
 }

@@ -17,6 +17,8 @@ enum {
     MAX_CHOICES = 128,
     MAX_TOP = 20,
     MAX_STOPS = 64,
+    MAX_STOP =
+        1024, /* bytes of one: every answer has its copy, and looks through it at every token */
     MAX_BIAS = 1000,
     MAX_PROMPTS = 1024
 };
@@ -27,25 +29,29 @@ static di_status no_memory(const char *what, di_error *error) {
 
 /* ---- Sampling and lengths ---- */
 
-static di_status read_biases(di_gen_request *request, const di_json *body, di_error *error) {
+static di_status read_biases(di_gen_request *request, const di_json *body,
+                             const di_request_env *env, di_error *error) {
     const di_json *biases = di_field(body, "logit_bias");
     if (!biases) return DI_OK;
     if (biases->type != DI_JSON_OBJECT) return di_field_wrong("logit_bias", "an object", error);
-    /* One more: tool_choice none adds its own. */
     di_token_bias *out = di_arena_calloc(&request->arena, biases->length + 1, sizeof *out);
     if (!out) return no_memory("logit_bias", error);
     int32_t n = 0;
     for (const di_json *b = biases->first; b; b = b->next, n++) {
         double value;
         size_t digits = strspn(b->key, "0123456789");
-        if (digits == 0 || digits != b->key_length || digits > 9) {
-            return di_fail(error, DI_ERR_INVALID, "logit_bias: '%.40s' is no token id", b->key);
+        long id =
+            digits > 0 && digits == b->key_length && digits <= 9 ? strtol(b->key, NULL, 10) : -1;
+        if (id < 0 || id >= env->vocab_size) {
+            return di_fail(error, DI_ERR_INVALID,
+                           "logit_bias: '%.40s' is no token id, they are 0 to %d", b->key,
+                           env->vocab_size - 1);
         }
         if (!di_json_double(b, &value) || fabs(value) > MAX_BIAS) {
             return di_field_wrong("logit_bias", "a number from -1000 to 1000 for each token",
                                   error);
         }
-        out[n] = (di_token_bias){(int32_t)strtol(b->key, NULL, 10), (float)value};
+        out[n] = (di_token_bias){(int32_t)id, (float)value};
     }
     request->sampling.biases = out;
     request->sampling.n_biases = n;
@@ -64,13 +70,20 @@ di_status di_openai_read_sampling(di_gen_request *request, const di_json *body,
     DI_TRY(di_field_float(body, "presence_penalty", &s->presence_penalty, error));
     DI_TRY(di_field_float(body, "frequency_penalty", &s->frequency_penalty, error));
     DI_TRY(di_field_float(body, "repetition_penalty", &s->repetition_penalty, error));
-    DI_TRY(di_field_int(body, "top_k", 0, INT32_MAX, &top_k, error));
+    DI_TRY(di_field_int(body, "top_k", -1, INT32_MAX, &top_k, error)); /* -1: vLLM's word for all */
     DI_TRY(di_field_int(body, "seed", 0, INT64_MAX, &seed, error));
-    s->top_k = (int32_t)top_k;
+    s->top_k = top_k > 0 ? (int32_t)top_k : 0;
     s->seed = (uint64_t)seed;
     request->has_seed = di_field(body, "seed") != NULL;
-    DI_TRY(read_biases(request, body, error));
+    DI_TRY(read_biases(request, body, env, error));
     return di_sampling_check(s, env->vocab_size, error);
+}
+
+di_status di_openai_read_model(di_gen_request *request, const di_json *body, di_error *error) {
+    const char *model = "";
+    DI_TRY(di_field_text(body, "model", &model, error));
+    request->model_size = strlen(model);
+    return di_gen_request_copy(request, model, request->model_size, &request->model, error);
 }
 
 di_status di_openai_read_stops(di_gen_request *request, const di_json *body, const char *key,
@@ -85,9 +98,9 @@ di_status di_openai_read_stops(di_gen_request *request, const di_json *body, con
     request->stops = di_arena_calloc(&request->arena, n + 1, sizeof *request->stops);
     if (!request->stops) return no_memory(key, error);
     for (const di_json *item = one ? stop : stop->first; item; item = one ? NULL : item->next) {
-        if (item->type != DI_JSON_STRING || item->length == 0 ||
+        if (item->type != DI_JSON_STRING || item->length == 0 || item->length > MAX_STOP ||
             strlen(item->text) != item->length) {
-            return di_field_wrong(key, "text, not empty and without NUL,", error);
+            return di_field_wrong(key, "text of 1 to 1024 bytes without NUL", error);
         }
         DI_TRY(di_gen_request_copy(request, item->text, item->length,
                                    &request->stops[request->n_stops++], error));
@@ -333,6 +346,69 @@ static di_status encode(di_gen_request *request, const di_json *messages, const 
     return status;
 }
 
+/* Parts that the model cannot be shown stand in its prompt as "[Unsupported TYPE]", which helps nobody here.
+ * `outer`: the place of the list in the message. */
+static di_status check_parts(const di_json *content, size_t index, const char *outer, bool inner,
+                             di_error *error) {
+    static const char *const known[] = {"text", "image_url", "image", "tool_result"};
+    enum { N_KNOWN = sizeof known / sizeof *known };
+    size_t at = 0;
+    if (!content || content->type != DI_JSON_ARRAY) return DI_OK;
+    for (const di_json *part = content->first; part; part = part->next, at++) {
+        const di_json *type = di_field(part, "type");
+        int i = 0, n_known = inner ? N_KNOWN - 1 : N_KNOWN;
+        if (!type || type->type != DI_JSON_STRING) continue; /* the encoder has words for it */
+        while (i < n_known && !di_json_is_string(type, known[i])) i++;
+        if (i == n_known) {
+            return di_fail(
+                error, DI_ERR_UNSUPPORTED,
+                "messages[%zu].%s[%zu].type: parts of the type '%.40s' are not supported", index,
+                outer, at, type->text);
+        }
+        if (i < N_KNOWN - 1) continue;
+        char where[64];
+        snprintf(where, sizeof where, "content[%zu].content", at);
+        DI_TRY(check_parts(di_field(part, "content"), index, where, true, error));
+    }
+    return DI_OK;
+}
+
+/* An answer has to follow: behind a turn that is closed, or behind calls without results, the format has
+ * no place for one. */
+static di_status check_messages(const di_gen_request *request, const di_json *messages,
+                                di_error *error) {
+    const di_json *last = NULL;
+    size_t index = 0;
+    bool prefix = false, open = false;
+    for (const di_json *m = messages->first; m; m = m->next, index++) {
+        DI_TRY(check_parts(di_field(m, "content"), index, "content", false, error));
+        last = m;
+    }
+    if (!di_json_is_string(di_field(last, "role"), "assistant")) return DI_OK;
+    const char *field = request->dialect == DI_DIALECT_RESPONSES ? "input" : "messages";
+    const di_json *calls = di_field(last, "tool_calls");
+    if (calls && calls->length > 0) {
+        return di_fail(error, DI_ERR_INVALID, "%s: the results of the last tool calls are missing",
+                       field);
+    }
+    DI_TRY(di_field_bool(last, "prefix", &prefix, error));
+    DI_TRY(di_field_bool(last, "wo_eos", &open, error));
+    if (prefix || open) return DI_OK;
+    return di_fail(error, DI_ERR_INVALID, "%s: the last one must be the user's or a tool's%s",
+                   field,
+                   request->dialect == DI_DIALECT_CHAT
+                       ? ", or the assistant's with \"prefix\": true"
+                       : "");
+}
+
+static const char *effort_field(const di_gen_request *request) {
+    switch (request->dialect) {
+    case DI_DIALECT_RESPONSES: return "reasoning.effort";
+    case DI_DIALECT_MESSAGES: return "output_config.effort";
+    default: return "reasoning_effort";
+    }
+}
+
 static bool has_tools(const di_json *messages, const di_json *tools) {
     for (const di_json *m = messages->first; m && !tools; m = m->next) tools = di_field(m, "tools");
     return tools != NULL;
@@ -346,10 +422,14 @@ di_status di_openai_read_messages(di_gen_request *request, const di_json *messag
     }
     if (tools && tools->type != DI_JSON_ARRAY) return di_field_wrong("tools", "a list", error);
     if (tools && tools->length == 0) tools = NULL;
+    DI_TRY(check_messages(request, messages, error));
     request->has_tools = has_tools(messages, tools);
     di_chat_options chat = di_chat_options_defaults();
+    di_error why;
     chat.drop_thinking = options->drop_thinking;
-    DI_TRY(di_chat_effort(options->effort, &chat, error));
+    if (di_chat_effort(options->effort, &chat, &why) != DI_OK) {
+        return di_fail(error, why.status, "%s: %s", effort_field(request), why.message);
+    }
     if (!options->thinking) chat.thinking = false;
     di_arena arena = DI_ARENA_EMPTY;
     di_status status = encode(request, messages, tools, &chat, &arena, env, error);
@@ -464,12 +544,8 @@ static di_status read_completion(di_gen_request *request, const di_json *body,
 
 di_status di_openai_read(di_gen_request *request, const di_json *body, di_dialect dialect,
                          const di_request_env *env, di_error *error) {
-    const di_json *model = di_field(body, "model");
     request->dialect = dialect;
-    if (model && model->type != DI_JSON_STRING) return di_field_wrong("model", "a string", error);
-    request->model_size = model ? model->length : 0;
-    DI_TRY(di_gen_request_copy(request, model ? model->text : "", request->model_size,
-                               &request->model, error));
+    DI_TRY(di_openai_read_model(request, body, error));
     DI_TRY(di_openai_read_sampling(request, body, env, error));
     DI_TRY(read_lengths(request, body, error));
     DI_TRY(read_logprobs(request, body, error));

@@ -13,6 +13,8 @@ di_status di_openai_read(di_gen_request *request, const di_json *body, di_dialec
 
 /* Parts that other dialects share. */
 
+/* The model's name; none is "". */
+di_status di_openai_read_model(di_gen_request *request, const di_json *body, di_error *error);
 /* temperature, top_p, ..., seed, logit_bias */
 di_status di_openai_read_sampling(di_gen_request *request, const di_json *body,
                                   const di_request_env *env, di_error *error);

@@ -85,6 +85,12 @@ static di_status check_content(const di_json *content, int index, bool assistant
             return wrong_block(index, "there is a block of a type that is not supported", error);
         }
         const di_json *name = di_field(b, "name"), *input = di_field(b, "input");
+        for (int k = 0; k < 2; k++) {
+            static const char *const texts[] = {"text", "thinking"}; /* type and member */
+            const di_json *text = di_field(b, texts[k]);
+            if (!is_type(b, texts[k]) || (text && text->type == DI_JSON_STRING)) continue;
+            return wrong_block(index, "a block of text or thinking needs a string of it", error);
+        }
         if (!is_type(b, "tool_use")) continue;
         if (!name || name->type != DI_JSON_STRING || (input && input->type != DI_JSON_OBJECT)) {
             return wrong_block(index, "a tool_use block needs a name and an input object", error);
@@ -244,12 +250,9 @@ static di_status read_conversation(di_gen_request *r, const di_json *body,
                                    const di_constraint *form, const di_request_env *env,
                                    di_error *error) {
     di_arena arena = DI_ARENA_EMPTY;
-    const char *model = "";
     r->dialect = DI_DIALECT_MESSAGES;
     r->n_choices = 1;
-    DI_TRY(di_field_text(body, "model", &model, error));
-    r->model_size = strlen(model);
-    DI_TRY(di_gen_request_copy(r, model, r->model_size, &r->model, error));
+    DI_TRY(di_openai_read_model(r, body, error));
     di_status status = read_prompt(r, body, form, env, &arena, error);
     di_arena_free(&arena);
     return status;

@@ -65,7 +65,9 @@ di_status read_chat(di_generation *g, const di_json *body, di_error *error) {
 /* The prompts as texts: as they came, or what their ids spell. */
 static di_status read_echo(di_gen_request *r, const di_json *body, const di_request_env *env,
                            di_error *error) {
+    enum { MAX_ECHO = 32 << 20 }; /* they go out at once */
     const di_json *prompt = di_field(body, "prompt");
+    size_t all = 0;
     bool many = prompt->type == DI_JSON_ARRAY && prompt->first->type != DI_JSON_NUMBER;
     const di_json *item = many ? prompt->first : prompt;
     size_t n = (size_t)r->n_prompts;
@@ -85,8 +87,11 @@ static di_status read_echo(di_gen_request *r, const di_json *body, const di_requ
         di_free(text);
         if (status != DI_OK) return status;
         r->echo_sizes[i] = size;
+        all += size * (size_t)r->n_choices;
     }
-    return DI_OK;
+    if (all <= MAX_ECHO) return DI_OK;
+    return di_fail(error, DI_ERR_UNSUPPORTED, "echo: the answers would repeat more than %d bytes",
+                   MAX_ECHO);
 }
 
 di_status read_completion(di_generation *g, const di_json *body, di_error *error) {
@@ -98,7 +103,8 @@ di_status read_completion(di_generation *g, const di_json *body, di_error *error
     if (best_of > r->n_choices) {
         return di_fail(error, DI_ERR_UNSUPPORTED, "best_of: more answers than n are not supported");
     }
-    if (r->echo && di_field(body, "suffix")) {
+    const di_json *suffix = di_field(body, "suffix");
+    if (r->echo && suffix && suffix->length > 0) {
         return di_fail(error, DI_ERR_INVALID, "echo: means nothing together with suffix");
     }
     r->scores_prompt = r->echo && (r->logprobs || r->max_tokens < 0);

@@ -272,6 +272,15 @@ static di_status check_supported(const di_json *body, di_error *error) {
                        "by previous_response_id",
                        stateful[i]);
     }
+    const di_json *include = di_field(body, "include");
+    for (const di_json *i = include && include->type == DI_JSON_ARRAY ? include->first : NULL; i;
+         i = i->next) {
+        if (!di_json_is_string(i, "message.output_text.logprobs")) continue;
+        return di_fail(error, DI_ERR_UNSUPPORTED,
+                       "include: log-probabilities are told in chat completions only");
+    }
+    const di_json *text = di_field(body, "text");
+    if (text && text->type != DI_JSON_OBJECT) return di_field_wrong("text", "an object", error);
     DI_TRY(di_field_bool(body, "background", &background, error));
     if (background) {
         return di_fail(error, DI_ERR_UNSUPPORTED,
@@ -386,12 +395,9 @@ di_status read_responses(di_generation *g, const di_json *body, di_error *error)
     di_gen_request *r = &g->work_request;
     const di_request_env *env = &g->server->env;
     di_arena arena = DI_ARENA_EMPTY;
-    const char *model = "";
     r->dialect = DI_DIALECT_RESPONSES;
     r->n_choices = 1;
-    DI_TRY(di_field_text(body, "model", &model, error));
-    r->model_size = strlen(model);
-    DI_TRY(di_gen_request_copy(r, model, r->model_size, &r->model, error));
+    DI_TRY(di_openai_read_model(r, body, error));
     DI_TRY(di_field_int(body, "max_output_tokens", 1, 1 << 30, &r->max_tokens, error));
     DI_TRY(di_openai_read_sampling(r, body, env, error));
     DI_TRY(di_openai_read_stops(r, body, "stop", error));

@@ -20,6 +20,7 @@ di_server_options di_server_options_defaults(void) {
                                .max_queue = 1024,
                                .max_connections = 16384,
                                .max_body = (size_t)32 << 20,
+                               .max_unsent = (size_t)1 << 30,
                                .response_store = (size_t)64 << 20,
                                .keep_alive_s = 10,
                                .read_timeout_s = 20,
@@ -109,6 +110,24 @@ static void on_signal(uv_signal_t *handle, int number) {
     server_check_end(server);
 }
 
+/* Readers that are slow, though not so slow as to be given up for it, may be many: where what waits for
+ * all of them is too much, the one that holds most goes. One a tick, for its memory is not free at once. */
+static void bound_unsent(di_server *server) {
+    di_conn *most = NULL;
+    size_t all = 0, largest = 0;
+    for (di_conn *c = server->conns; c; c = c->after) {
+        size_t held = conn_held(c);
+        all += held;
+        if (held <= largest) continue;
+        largest = held;
+        most = c;
+    }
+    if (all <= server->options.max_unsent) return;
+    server_log(server, "warn", "event=slow_readers unsent=%zu given_up=%s bytes=%zu", all,
+               most->request_id, largest);
+    conn_close(most);
+}
+
 static void on_timer(uv_timer_t *timer) {
     di_server *server = timer->data;
     uint64_t now_ms = uv_now(&server->loop);
@@ -116,6 +135,8 @@ static void on_timer(uv_timer_t *timer) {
         after = c->after;
         conn_tick(c, now_ms);
     }
+    bound_unsent(server);
+    if (server->accept_again && !server->draining) conn_accept(server);
     if (server->failed) begin_drain(server, "engine_failed");
     if (server->draining && di_clock() > server->drain_until) close_all(server);
     generation_sweep(server);

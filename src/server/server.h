@@ -23,6 +23,7 @@ typedef struct di_server_options {
     int64_t max_queue;    /* answers that may wait beside those that are computed; default 1024 */
     int64_t max_connections; /* default 16384 */
     size_t max_body;         /* bytes of a request; default 32 MiB */
+    size_t max_unsent;       /* bytes of answers that wait for their readers; default 1 GiB */
     size_t response_store;   /* bytes for responses that are kept (stored.h); 0: none; default 64
                                 MiB */
     double keep_alive_s;     /* a stream that has nothing to say says so this often; default 10 */

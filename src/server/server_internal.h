@@ -56,12 +56,12 @@ struct di_conn {
     uint64_t deadline_ms; /* of the state; 0: none */
     di_buffer in;         /* came, and not understood yet */
     size_t seen;          /* of it, in search of the end of a head */
+    int n_empty_lines;    /* that were skipped in front of it */
 
     /* The request. */
     const di_route *route;
     bool anthropic; /* the form of errors */
     bool head_only, minor, keep_alive;
-    bool reading_paused;
     char detail[256];       /* of the path, behind the route's; "" otherwise */
     char if_none_match[80]; /* "": not asked; a longer list counts as that */
     char origin[256];       /* that may read the answer; "": none to be named */
@@ -76,6 +76,7 @@ struct di_conn {
     int status;
     bool headers_sent, chunked, pending_next;
     uint64_t n_sent;        /* bytes of this answer */
+    size_t n_queued;        /* given to the socket, and not free again */
     uint64_t last_write_ms; /* something was given to the socket */
     uint64_t progress_ms;   /* the client took something */
     size_t unsent;          /* then: what it had not taken */
@@ -91,6 +92,9 @@ void conn_respond(di_conn *conn, int status, const char *type, di_buffer *body);
 void conn_respond_file(di_conn *conn, const di_page_file *file);
 /* An error in the form of the route's dialect, and an answer whole. retry_s 0: no Retry-After. */
 void conn_error(di_conn *conn, int status, const char *code, int retry_s, const char *message);
+/* The body of one alone, for an answer that has begun. */
+void conn_write_error(const di_conn *conn, int status, const char *code, const char *message,
+                      di_buffer *out);
 /* From a failure of ours: its status, code and field. */
 void conn_fail(di_conn *conn, const di_error *why);
 
@@ -104,6 +108,8 @@ uint32_t conn_client(const di_conn *conn);
 const char *conn_owner(const di_conn *conn);
 /* Bytes that wait for the client. */
 size_t conn_unsent(const di_conn *conn);
+/* Bytes of memory that its answer takes here. */
+size_t conn_held(const di_conn *conn);
 
 /* ---- Generations ---- */
 
@@ -147,7 +153,7 @@ void generation_take(di_generation *g, di_buffer *events, bool done);
 void generation_pump(di_generation *g);
 /* It left. */
 void generation_orphan(di_generation *g);
-void generation_tick(di_generation *g, double now);
+void generation_tick(di_generation *g);
 /* Frees those that nobody needs any more. */
 void generation_sweep(di_server *server);
 
@@ -157,7 +163,6 @@ struct di_server {
     di_server_options options;
     di_engine_info info;
     di_request_env env;
-    char fingerprint[80];
     uv_loop_t loop;
     uv_tcp_t listener;
     uv_async_t wake;
@@ -177,6 +182,7 @@ struct di_server {
     size_t prompt_bytes; /* of prompts that wait or are answered */
     int64_t started;     /* Unix time */
     bool draining, ending, failed;
+    bool accept_again; /* there was no memory for a connection: libuv waits until it is taken */
     double drain_until;
     di_buffer scratch;
     char read_buffer[65536];

@@ -5,29 +5,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_BUCKETS = 1024, N_KEY = 20 };
+#include "server/recent.h"
+
+enum { N_KEY = 20 };
 
 typedef struct entry {
-    struct entry *next;          /* in its bucket */
-    struct entry *older, *newer; /* in order of use */
-    struct entry *after;         /* in a conversation, while one is walked */
+    di_recent_entry recent; /* by what its id shares with those of its items */
+    struct entry *after;    /* in a conversation, while one is walked */
     char id[DI_STORED_ID], previous[DI_STORED_ID];
     char *owner;
     di_buffer items, body;
     size_t given_size; /* of the items; behind it stand those of the answer */
-    size_t bytes;
 } entry;
 
 struct di_stored {
     pthread_mutex_t lock;
-    entry *buckets[N_BUCKETS];
-    entry *oldest, *newest;
-    size_t bytes, max_bytes;
+    di_recent all; /* entries */
 };
 
 /* ---- One of them ---- */
 
-static void free_entry(entry *e) {
+/* What an id and those of its items share: some characters behind the first '_'. */
+static size_t key_of(const char *id, const char **key) {
+    const char *mark = strchr(id, '_');
+    *key = mark ? mark + 1 : id;
+    size_t n = strcspn(*key, "_");
+    return n < N_KEY ? n : N_KEY;
+}
+
+static void free_entry(di_recent_entry *recent) {
+    entry *e = (entry *)recent;
     if (!e) return;
     free(e->owner);
     di_buffer_free(&e->items);
@@ -54,62 +61,31 @@ static entry *make(const di_stored_response *r) {
     e->given_size = e->items.size;
     append(&e->items, r->answer);
     append(&e->body, r->body);
-    e->bytes = sizeof *e + e->items.capacity + e->body.capacity;
+    e->recent.key_size = key_of(e->id, &e->recent.key);
+    e->recent.bytes = sizeof *e + strlen(r->owner) + e->items.capacity + e->body.capacity;
     if (e->owner && !e->items.failed && !e->body.failed) return e;
-    free_entry(e);
+    free_entry(&e->recent);
     return NULL;
 }
 
 /* ---- The store, under its lock ---- */
 
-/* What an id and those of its items share: some characters behind the first '_'. */
-static size_t key_of(const char *id, const char **key) {
-    const char *mark = strchr(id, '_');
-    *key = mark ? mark + 1 : id;
-    size_t n = strcspn(*key, "_");
-    return n < N_KEY ? n : N_KEY;
-}
-
-/* Ids are random already. */
-static entry **bucket_of(di_stored *stored, const char *id) {
+/* By its id or by that of one of its items. */
+static entry *find_any(const di_stored *stored, const char *id) {
     const char *key;
-    size_t hash = 0, n = key_of(id, &key);
-    for (size_t i = 0; i < n; i++) hash = hash * 31 + (unsigned char)key[i];
-    return &stored->buckets[hash % N_BUCKETS];
+    size_t n = key_of(id, &key);
+    return (entry *)di_recent_find(&stored->all, key, n);
 }
 
-static entry *find(di_stored *stored, const char *id, const char *owner) {
-    entry *e = *bucket_of(stored, id);
-    while (e && strcmp(e->id, id) != 0) e = e->next;
-    return e && strcmp(e->owner, owner) == 0 ? e : NULL;
-}
-
-static void unlink_use(di_stored *stored, entry *e) {
-    *(e->older ? &e->older->newer : &stored->oldest) = e->newer;
-    *(e->newer ? &e->newer->older : &stored->newest) = e->older;
-}
-
-static void link_newest(di_stored *stored, entry *e) {
-    e->newer = NULL;
-    e->older = stored->newest;
-    *(e->older ? &e->older->newer : &stored->oldest) = e;
-    stored->newest = e;
-}
-
-static void drop(di_stored *stored, entry *e) {
-    entry **at = bucket_of(stored, e->id);
-    while (*at != e) at = &(*at)->next;
-    *at = e->next;
-    unlink_use(stored, e);
-    stored->bytes -= e->bytes;
-    free_entry(e);
+static entry *find(const di_stored *stored, const char *id, const char *owner) {
+    entry *e = find_any(stored, id);
+    return e && strcmp(e->id, id) == 0 && strcmp(e->owner, owner) == 0 ? e : NULL;
 }
 
 /* From the end to the beginning, so that of a chain the beginning is the newest. */
 static void use_chain(di_stored *stored, entry *e) {
     for (; e; e = e->previous[0] ? find(stored, e->previous, e->owner) : NULL) {
-        unlink_use(stored, e);
-        link_newest(stored, e);
+        di_recent_use(&stored->all, &e->recent);
     }
 }
 
@@ -119,34 +95,25 @@ di_stored *di_stored_create(size_t max_bytes) {
     di_stored *stored = calloc(1, sizeof *stored);
     if (!stored) return NULL;
     pthread_mutex_init(&stored->lock, NULL);
-    stored->max_bytes = max_bytes;
+    di_recent_init(&stored->all, max_bytes, free_entry);
     return stored;
 }
 
 void di_stored_destroy(di_stored *stored) {
     if (!stored) return;
-    while (stored->oldest) drop(stored, stored->oldest);
+    di_recent_deinit(&stored->all);
     pthread_mutex_destroy(&stored->lock);
     free(stored);
 }
 
 void di_stored_put(di_stored *stored, const di_stored_response *response) {
     entry *e = make(response);
-    if (!e || e->bytes > stored->max_bytes) {
-        free_entry(e);
-        return;
-    }
+    if (!e) return;
     pthread_mutex_lock(&stored->lock);
-    while (stored->oldest && stored->bytes + e->bytes > stored->max_bytes) {
-        drop(stored, stored->oldest);
-    }
-    entry **bucket = bucket_of(stored, e->id);
-    e->next = *bucket;
-    *bucket = e;
-    stored->bytes += e->bytes;
-    link_newest(stored, e);
-    use_chain(stored, e);
+    bool fits = di_recent_add(&stored->all, &e->recent);
+    if (fits) use_chain(stored, e);
     pthread_mutex_unlock(&stored->lock);
+    if (!fits) free_entry(&e->recent);
 }
 
 /* The first of the chain that ends with `id`, each with the one behind it in `after`; *size: bytes of
@@ -224,15 +191,10 @@ static bool append_item(const entry *e, const char *item_id, di_buffer *out) {
 }
 
 bool di_stored_find(di_stored *stored, const char *item_id, const char *owner, di_buffer *out) {
-    const char *key, *other;
-    size_t n = key_of(item_id, &key);
-    bool found = false;
     if (!stored) return false;
     pthread_mutex_lock(&stored->lock);
-    for (entry *e = *bucket_of(stored, item_id); e && !found; e = e->next) {
-        if (key_of(e->id, &other) != n || memcmp(other, key, n) != 0) continue;
-        found = strcmp(e->owner, owner) == 0 && append_item(e, item_id, out);
-    }
+    const entry *e = find_any(stored, item_id);
+    bool found = e && strcmp(e->owner, owner) == 0 && append_item(e, item_id, out);
     pthread_mutex_unlock(&stored->lock);
     return found;
 }
@@ -251,7 +213,7 @@ bool di_stored_remove(di_stored *stored, const char *id, const char *owner) {
     pthread_mutex_lock(&stored->lock);
     entry *e = find(stored, id, owner);
     bool found = e != NULL;
-    if (found) drop(stored, e);
+    if (found) di_recent_drop(&stored->all, &e->recent);
     pthread_mutex_unlock(&stored->lock);
     return found;
 }

@@ -40,7 +40,7 @@ di_status di_stored_items(di_stored *stored, const char *id, const char *owner, 
 bool di_stored_find(di_stored *stored, const char *item_id, const char *owner, di_buffer *out);
 /* Appends the response; false: it is not there. */
 bool di_stored_body(di_stored *stored, const char *id, const char *owner, di_buffer *out);
-/* Forgets it, and with it what went on from it. False: it is not there. */
+/* Forgets it; what went on from it can still be looked at, but not be gone on from. False: it is not there. */
 bool di_stored_remove(di_stored *stored, const char *id, const char *owner);
 
 #endif

@@ -6,14 +6,11 @@
 
 #include "base/error.h"
 #include "server/fields.h"
-
-enum { N_BUCKETS = 1024 };
+#include "server/recent.h"
 
 typedef struct turn {
-    struct turn *next;          /* in its bucket */
-    struct turn *older, *newer; /* in order of arrival */
+    di_recent_entry recent;
     char key[DI_TURN_KEY];
-    size_t bytes;
     bool thinking;
     int32_t *ids;
     size_t n_ids;
@@ -25,42 +22,30 @@ typedef struct turn {
 
 struct di_turns {
     pthread_mutex_t lock;
-    turn *buckets[N_BUCKETS];
-    turn *oldest, *newest;
-    size_t bytes, max_bytes;
+    di_recent all; /* turns */
 };
 
-di_turns *di_turns_create(size_t max_bytes) {
-    di_turns *turns = calloc(1, sizeof *turns);
-    if (!turns) return NULL;
-    pthread_mutex_init(&turns->lock, NULL);
-    turns->max_bytes = max_bytes;
-    return turns;
-}
-
-static void free_turn(turn *t) {
-    if (!t) return;
+static void free_turn(di_recent_entry *recent) {
+    turn *t = (turn *)recent;
     free(t->ids);
     free(t->said);
     free(t->thought);
     free(t);
 }
 
-void di_turns_destroy(di_turns *turns) {
-    if (!turns) return;
-    for (turn *t = turns->oldest, *newer; t; t = newer) {
-        newer = t->newer;
-        free_turn(t);
-    }
-    pthread_mutex_destroy(&turns->lock);
-    free(turns);
+di_turns *di_turns_create(size_t max_bytes) {
+    di_turns *turns = calloc(1, sizeof *turns);
+    if (!turns) return NULL;
+    pthread_mutex_init(&turns->lock, NULL);
+    di_recent_init(&turns->all, max_bytes, free_turn);
+    return turns;
 }
 
-/* Keys are random already. */
-static size_t bucket_of(const char *key) {
-    size_t hash = 0;
-    for (; *key; key++) hash = hash * 31 + (unsigned char)*key;
-    return hash % N_BUCKETS;
+void di_turns_destroy(di_turns *turns) {
+    if (!turns) return;
+    di_recent_deinit(&turns->all);
+    pthread_mutex_destroy(&turns->lock);
+    free(turns);
 }
 
 /* ---- What a turn says, in one form ---- */
@@ -148,22 +133,6 @@ static bool write_message(const di_json *message, di_buffer *out, char key[DI_TU
 
 /* ---- The store ---- */
 
-static void unlink_bucket(di_turns *turns, turn *t) {
-    turn **at = &turns->buckets[bucket_of(t->key)];
-    while (*at != t) at = &(*at)->next;
-    *at = t->next;
-}
-
-static void drop_oldest(di_turns *turns) {
-    turn *t = turns->oldest;
-    unlink_bucket(turns, t);
-    turns->oldest = t->newer;
-    if (t->newer) t->newer->older = NULL;
-    if (turns->newest == t) turns->newest = NULL;
-    turns->bytes -= t->bytes;
-    free_turn(t);
-}
-
 static void *copy(const void *data, size_t size) {
     void *out = malloc(size + 1);
     if (out && size > 0) memcpy(out, data, size);
@@ -188,32 +157,21 @@ static turn *make(const di_turn *given) {
     t->said_size = said.size;
     t->thought = copy(given->thought, given->thought_size);
     t->thought_size = given->thought_size;
-    t->bytes = sizeof *t + t->n_ids * sizeof *t->ids + said.size + t->thought_size;
+    t->recent.key = t->key;
+    t->recent.key_size = size;
+    t->recent.bytes = sizeof *t + t->n_ids * sizeof *t->ids + said.capacity + t->thought_size;
     if (t->ids && t->thought) return t;
-    free_turn(t);
+    free_turn(&t->recent);
     return NULL;
 }
 
 void di_turns_put(di_turns *turns, const di_turn *given) {
     turn *t = make(given);
-    if (!t || t->bytes > turns->max_bytes) {
-        free_turn(t);
-        return;
-    }
+    if (!t) return;
     pthread_mutex_lock(&turns->lock);
-    while (turns->oldest && turns->bytes + t->bytes > turns->max_bytes) drop_oldest(turns);
-    turn **bucket = &turns->buckets[bucket_of(t->key)];
-    t->next = *bucket;
-    *bucket = t;
-    t->older = turns->newest;
-    if (t->older) {
-        t->older->newer = t;
-    } else {
-        turns->oldest = t;
-    }
-    turns->newest = t;
-    turns->bytes += t->bytes;
+    bool fits = di_recent_add(&turns->all, &t->recent);
     pthread_mutex_unlock(&turns->lock);
+    if (!fits) free_turn(&t->recent);
 }
 
 /* A thought that is not brought back is put back; another one than was thought is somebody's edit. */
@@ -236,8 +194,8 @@ di_status di_turns_find(di_turns *turns, const di_json *message, bool *found, bo
         return DI_OK;
     }
     pthread_mutex_lock(&turns->lock);
-    const turn *t = turns->buckets[bucket_of(key)];
-    while (t && strcmp(t->key, key) != 0) t = t->next;
+    turn *t = (turn *)di_recent_find(&turns->all, key, strlen(key));
+    if (t) di_recent_use(&turns->all, &t->recent);
     if (t && t->said_size == said.size && memcmp(t->said, said.data, said.size) == 0 &&
         same_thought(t, message)) {
         *found = true;

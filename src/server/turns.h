@@ -5,7 +5,7 @@
  * others. Then nothing behind the first such turn is found in the cache. But a call has an id that only
  * we know, so what stood there can be put back, token by token, if the message still says the same.
  *
- * Bounded by bytes; the oldest turn goes first. Any thread.
+ * Bounded by bytes; what was not asked for longest goes first. Any thread.
  */
 #ifndef DI_SERVER_TURNS_H
 #define DI_SERVER_TURNS_H

@@ -82,11 +82,23 @@ static void append(di_writer *w, di_buffer *to, const char *data, size_t size) {
     if (to->failed) fail(w, "out of memory", 13);
 }
 
+/* To what is kept until the end, whose JSON is up to twelve times as large. */
+static void keep(di_writer *w, di_buffer *to, const char *data, size_t size) {
+    static const char why[] = "the answer is too large to come in one piece; ask for a stream";
+    enum { MAX_KEPT = 32 << 20 };
+    if (w->kept + size > MAX_KEPT) {
+        fail(w, why, sizeof why - 1);
+        return;
+    }
+    w->kept += size;
+    append(w, to, data, size);
+}
+
 /* What waits goes out; tokens go along with text, and at the end by themselves. */
 static void flush(di_writer *w, int32_t choice, bool tokens_too, di_buffer *out) {
     di_writer_choice *c = &w->choices[choice];
     if (c->piece.size == 0 && (!tokens_too || c->tokens.size == 0)) return;
-    if (w->builds) w->ops->piece(w, choice, out);
+    if (w->builds && !w->failed) w->ops->piece(w, choice, out);
     c->began = true;
     di_buffer_clear(&c->piece);
     di_buffer_clear(&c->tokens);
@@ -94,7 +106,7 @@ static void flush(di_writer *w, int32_t choice, bool tokens_too, di_buffer *out)
 
 static void take_text(di_writer *w, const di_event *e, di_buffer *out) {
     di_writer_choice *c = &w->choices[e->choice];
-    if (w->keep) append(w, e->kind == DI_EVENT_TEXT ? &c->text : &c->thought, e->data, e->size);
+    if (w->keep) keep(w, e->kind == DI_EVENT_TEXT ? &c->text : &c->thought, e->data, e->size);
     if (!w->builds) return;
     if (c->piece.size > 0 && c->kind != e->kind) flush(w, e->choice, false, out);
     c->kind = e->kind;
@@ -155,20 +167,22 @@ static void take_end(di_writer *w, const di_event *e, di_buffer *out) {
     if (c->end.reason == DI_REASON_FAILED) {
         fail(w, e->data + sizeof c->end, e->size - sizeof c->end);
     }
-    if (!w->builds) return;
+    if (!w->builds || w->failed) return;
     flush(w, e->choice, true, out);
-    if (c->end.reason != DI_REASON_FAILED) w->ops->end(w, e->choice, out);
+    w->ops->end(w, e->choice, out);
 }
 
 static void take(di_writer *w, const di_event *e, di_buffer *out) {
     di_writer_choice *c = &w->choices[e->choice];
+    if (w->failed && e->kind != DI_EVENT_END) return; /* what is kept may lack something */
     switch (e->kind) {
     case DI_EVENT_THOUGHT:
     case DI_EVENT_TEXT: take_text(w, e, out); break;
     case DI_EVENT_CALL: take_call(w, e, out); break;
     case DI_EVENT_IDS: append(w, &c->ids, e->data, e->size); break;
     case DI_EVENT_TOKENS:
-        append(w, w->request->stream ? &c->tokens : &c->all_tokens, e->data, e->size);
+        if (w->request->stream) append(w, &c->tokens, e->data, e->size);
+        if (!w->request->stream) keep(w, &c->all_tokens, e->data, e->size);
         break;
     case DI_EVENT_END: take_end(w, e, out); break;
     }
@@ -182,6 +196,7 @@ void di_writer_events(di_writer *w, const di_buffer *events, bool done, di_buffe
     di_event e;
     for (size_t at = 0; di_event_next(events, &at, &e);) take(w, &e, out);
     for (int32_t i = 0; w->builds && i < w->n_choices; i++) flush(w, i, false, out);
+    if (done && w->n_ended < w->n_choices) fail(w, "out of memory", 13); /* an end was lost */
     if (!done || !w->request->stream) return;
     if (w->failed) {
         w->ops->failure(w, out);

@@ -21,6 +21,7 @@ typedef struct di_writer_choice {
     int n_calls;
     bool ended;
     di_end_record end;
+    int64_t n_characters; /* Completions: of the text that was told with its tokens */
     /* All of it, where it is kept. */
     di_buffer thought, text, all_tokens, ids;
     di_writer_call *calls;
@@ -36,7 +37,8 @@ typedef struct di_writer {
     int64_t created;
     const char *model; /* the name that was asked for, or the server's */
     size_t model_size;
-    bool keep;   /* the whole answer is kept: it goes out as one, or at the end again */
+    bool keep;   /* the whole answer is kept: it goes out as one, or at the end again; */
+    size_t kept; /* bytes of it */
     bool builds; /* pieces are made: for a stream, or to build items of */
     di_writer_choice *choices;
     int32_t n_choices, n_ended;
@@ -46,7 +48,7 @@ typedef struct di_writer {
     di_event_kind open_kind;
     size_t block_begin; /* where it begins in what is kept of its kind */
     di_buffer items;    /* whole blocks or items, separated by commas */
-    bool failed;        /* a choice failed, or memory ran out */
+    bool failed;        /* a choice failed, or memory ran out: nothing more goes out but that */
     char failure[400];
 } di_writer;
 

@@ -24,8 +24,16 @@ static void chunk_head(const di_writer *w, di_buffer *out) {
     di_buffer_puts(out, ",\"choices\":[");
 }
 
-static void chunk_tail(const di_writer *w, di_buffer *out) {
-    di_buffer_puts(out, w->request->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+/* What the answer was made with, so that it can be made again. */
+static void write_origin(const di_writer *w, di_buffer *out) {
+    di_buffer_printf(out, ",\"system_fingerprint\":\"deepinfer-%s\",\"seed\":%" PRIu64,
+                     di_version(), w->request->sampling.seed);
+}
+
+static void chunk_tail(const di_writer *w, bool last, di_buffer *out) {
+    di_buffer_putc(out, ']');
+    if (last) write_origin(w, out);
+    di_buffer_puts(out, w->request->include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
 static void delta_head(const di_writer *w, int32_t choice, di_buffer *out) {
@@ -48,7 +56,7 @@ static void delta_tail(const di_writer *w, int32_t choice, const char *finish, d
     } else {
         di_buffer_puts(out, ",\"finish_reason\":null}");
     }
-    chunk_tail(w, out);
+    chunk_tail(w, finish != NULL, out);
 }
 
 /* The role stands in a chunk of its own, the first. */
@@ -58,7 +66,7 @@ static void tell_role(di_writer *w, int32_t choice, di_buffer *out) {
     delta_head(w, choice, out);
     di_buffer_puts(out, "\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                         "\"finish_reason\":null}");
-    chunk_tail(w, out);
+    chunk_tail(w, false, out);
 }
 
 static void piece(di_writer *w, int32_t choice, di_buffer *out) {
@@ -154,8 +162,8 @@ static void whole(di_writer *w, di_buffer *out) {
     }
     di_buffer_puts(out, "],");
     di_write_openai_usage(w, out);
-    di_buffer_printf(out, ",\"system_fingerprint\":\"deepinfer-%s\",\"seed\":%" PRIu64 "}",
-                     di_version(), w->request->sampling.seed);
+    write_origin(w, out);
+    di_buffer_putc(out, '}');
 }
 
 const di_writer_ops di_chat_writer = {.begin = NULL,

@@ -51,8 +51,37 @@ static void write_column(const di_writer *w, const di_buffer *tokens, column whi
     di_buffer_putc(out, ']');
 }
 
-static void write_tokens(const di_writer *w, const di_buffer *tokens, di_buffer *out) {
-    di_buffer_puts(out, "{\"tokens\":");
+/* The begin token that was put in front of a prompt is told, but stands in no text. */
+static bool is_silent(const di_writer *w, int32_t choice, const char *bytes, size_t size) {
+    int32_t prompt = choice / w->request->n_choices;
+    if (!w->request->scores_prompt || w->choices[choice].n_characters > 0) return false;
+    return size > w->request->echo_sizes[prompt] ||
+           memcmp(bytes, w->request->echoes[prompt], size) != 0;
+}
+
+/* Where each token begins in the text, in characters, as far as tokens were told before; what ends a
+ * character begins behind it. */
+static void write_offsets(di_writer *w, int32_t choice, const di_buffer *tokens, di_buffer *out) {
+    di_writer_choice *c = &w->choices[choice];
+    bool any = false;
+    for (size_t at = 0; at < tokens->size; any = true) {
+        di_token_record t;
+        size_t size = 0;
+        memcpy(&t, tokens->data + at, sizeof t);
+        at += sizeof t + (size_t)t.n_top * sizeof(di_top_token);
+        const char *bytes = di_tokenizer_bytes(w->tokenizer, t.id, &size);
+        di_buffer_printf(out, "%s%" PRId64, any ? "," : "", c->n_characters);
+        if (!bytes || is_silent(w, choice, bytes, size)) continue;
+        for (size_t i = 0; i < size; i++) {
+            c->n_characters += ((unsigned char)bytes[i] & 0xC0) != 0x80;
+        }
+    }
+}
+
+static void write_tokens(di_writer *w, int32_t choice, const di_buffer *tokens, di_buffer *out) {
+    di_buffer_puts(out, "{\"text_offset\":[");
+    write_offsets(w, choice, tokens, out);
+    di_buffer_puts(out, "],\"tokens\":");
     write_column(w, tokens, COLUMN_TOKENS, out);
     di_buffer_puts(out, ",\"token_logprobs\":");
     write_column(w, tokens, COLUMN_LOGPROBS, out);
@@ -80,8 +109,8 @@ static void head(const di_writer *w, di_buffer *out) {
 
 /* ---- Streams ---- */
 
-static void chunk(const di_writer *w, int32_t choice, const char *text, size_t size,
-                  const char *finish, di_buffer *out) {
+static void chunk(di_writer *w, int32_t choice, const char *text, size_t size, const char *finish,
+                  di_buffer *out) {
     const di_writer_choice *c = &w->choices[choice];
     di_buffer_puts(out, "data: ");
     head(w, out);
@@ -89,16 +118,17 @@ static void chunk(const di_writer *w, int32_t choice, const char *text, size_t s
     di_json_write_string(out, text, size);
     di_buffer_puts(out, ",\"logprobs\":");
     if (c->tokens.size > 0) {
-        write_tokens(w, &c->tokens, out);
+        write_tokens(w, choice, &c->tokens, out);
     } else {
         di_buffer_puts(out, "null");
     }
     if (finish) {
-        di_buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish);
+        di_buffer_printf(out, ",\"finish_reason\":\"%s\"}],\"seed\":%" PRIu64, finish,
+                         w->request->sampling.seed);
     } else {
-        di_buffer_puts(out, ",\"finish_reason\":null}");
+        di_buffer_puts(out, ",\"finish_reason\":null}]");
     }
-    di_buffer_puts(out, w->request->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+    di_buffer_puts(out, w->request->include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
 static void begin(di_writer *w, di_buffer *out) {
@@ -154,7 +184,7 @@ static void whole(di_writer *w, di_buffer *out) {
         di_buffer_free(&text);
         di_buffer_puts(out, ",\"logprobs\":");
         if (w->request->logprobs) {
-            write_tokens(w, &c->all_tokens, out);
+            write_tokens(w, i, &c->all_tokens, out);
         } else {
             di_buffer_puts(out, "null");
         }

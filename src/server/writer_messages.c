@@ -18,8 +18,9 @@ static const char *stop_reason(const di_writer_choice *c) {
 
 static void write_stop(const di_writer *w, di_buffer *out) {
     const di_writer_choice *c = &w->choices[0];
-    const char *stop = c->end.stop >= 0 ? w->request->stops[c->end.stop] : NULL;
-    di_buffer_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(c));
+    const char *reason = stop_reason(c);
+    const char *stop = strcmp(reason, "stop_sequence") == 0 ? w->request->stops[c->end.stop] : NULL;
+    di_buffer_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", reason);
     if (stop) {
         di_json_write_string(out, stop, strlen(stop));
     } else {

@@ -229,7 +229,7 @@ test('impossible values are named', async () => {
     const bad = [
         ['temperature', ['-1', '3', '1e999', '"hot"', 'true', '[]', '-1e999']],
         ['top_p', ['-0.1', '1.1', '"x"', 'false']],
-        ['top_k', ['-1', '1.5', '1e10', '"5"']],
+        ['top_k', ['-2', '1.5', '1e10', '"5"']],
         ['min_p', ['-1', '2', '{}']],
         ['n', ['0', '-1', '129', '1.5', '1e999', '"2"', 'true']],
         ['max_tokens', ['0', '-5', '1.5', '"9"', '1e300']],
@@ -237,17 +237,17 @@ test('impossible values are named', async () => {
         ['seed', ['-1', '1.5', '"1"', '99999999999999999999', 'true']],
         ['presence_penalty', ['-3', '3', '"x"']],
         ['frequency_penalty', ['2.5', 'true']],
-        ['stop', ['5', '[1]', '[""]', '{}']],
-        ['logit_bias', ['5', '{"x": 1}', '{"1": "x"}', '{"1": 5000}']],
+        ['stop', ['5', '[1]', '[""]', '{}', `"${'a'.repeat(1025)}"`, `[${'"a",'.repeat(64)}"a"]`]],
+        ['logit_bias', ['5', '{"x": 1}', '{"1": "x"}', '{"1": 5000}', '{"99999": 1}', '{"-1": 1}']],
         ['logprobs', ['1', '"yes"']],
         ['stream', ['"yes"', '1']],
         ['stream_options', ['{"include_usage": true}']],
         ['tools', ['{}', '"x"']],
-        ['reasoning_effort', ['5', '{}']],
+        ['reasoning_effort', ['5', '{}', '"banana"', '"0"', '"101"']],
         ['thinking', ['"on"', '{"type": "maybe"}']],
         ['chat_template_kwargs', ['5']],
         ['messages', ['[]', '"x"', '5']],
-        ['model', ['5']],
+        ['model', ['5', '"demo\\u0000x"']],
         ['response_format', ['{"type": "yaml"}', '{"type": "json_schema"}', '5']],
         ['structured_outputs', ['{"choice": "a"}', '5']],
         ['guided_json', ['5', '"{"']],
@@ -289,11 +289,121 @@ test('too long is told with both numbers', async () => {
     const long = await chat({ messages: [{ role: 'user', content: 'fox '.repeat(5000) }] });
     assert.equal(long.status, 400);
     assert.equal(long.json.error.code, 'context_length_exceeded');
+    assert.equal(long.json.error.param, 'messages');
     assert.match(long.json.error.message, /maximum context length is 4096 tokens.*requested \d{4,} /);
     const wide = await chat({ max_tokens: 5000 });
     assert.equal(wide.status, 400);
     assert.equal(wide.json.error.code, 'context_length_exceeded');
     assert.match(wide.json.error.message, /5000 in the completion/);
+    const text = { prompt: 'fox '.repeat(5000) };
+    assert.equal((await post(server, '/v1/completions', text)).json.error.param, 'prompt');
+    const input = { input: 'fox '.repeat(5000) };
+    assert.equal((await post(server, '/v1/responses', input)).json.error.param, 'input');
+    // The words that Anthropic's clients look for.
+    const asked = (content, max_tokens) => post(server, '/v1/messages',
+        { messages: [{ role: 'user', content }], max_tokens });
+    assert.match((await asked('fox '.repeat(5000), 1)).json.error.message,
+        /^prompt is too long: \d{4,} tokens > 4096 maximum$/);
+    assert.match((await asked('Hi', 5000)).json.error.message,
+        /^input length and `max_tokens` exceed context limit: \d+ \+ 5000 > 4096, /);
+});
+
+const user = { role: 'user', content: 'What is 12 + 13?' };
+const called = { role: 'assistant', content: null,
+    tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'f', arguments: '{}' } }] };
+
+test('a conversation that leaves no place for an answer', async () => {
+    const said = { role: 'assistant', content: '25' };
+    for (const messages of [[user, said], [said], [user, called], [user, { ...called, prefix: true }]]) {
+        const r = await chat({ messages });
+        assert.equal(r.status, 400, JSON.stringify(messages));
+        assert.equal(r.json.error.param, 'messages');
+    }
+    const responses = await post(server, '/v1/responses', { input: [user, said] });
+    assert.equal(responses.status, 400);
+    assert.equal(responses.json.error.param, 'input');
+    const use = { role: 'assistant', content: [{ type: 'tool_use', id: 'x', name: 'f', input: {} }] };
+    const messages = await post(server, '/v1/messages', { max_tokens: 5, messages: [user, use] });
+    assert.equal(messages.status, 400);
+    assert.match(messages.json.error.message, /results of the last tool calls are missing/);
+});
+
+test('parts that cannot be shown to the model are named, wherever they are', async () => {
+    const sound = { type: 'input_audio', input_audio: { data: '', format: 'wav' } };
+    const text = { type: 'text', text: 'x' };
+    for (const [messages, param] of [
+        [[{ role: 'user', content: [text, sound] }], 'messages[0].content[1].type'],
+        [[{ role: 'system', content: [{ type: 'file', file: {} }] }, user], 'messages[0].content[0].type'],
+        [[user, called, { role: 'tool', tool_call_id: 'call_1', content: [sound] }],
+            'messages[2].content[0].type']]) {
+        const r = await chat({ messages });
+        assert.equal(r.status, 400);
+        assert.equal(r.json.error.param, param);
+        assert.equal(r.json.error.code, 'unsupported_value');
+    }
+    const result = { type: 'tool_result', tool_use_id: 'x', content: [text, { type: 'document' }] };
+    for (const content of [[{ type: 'document', source: {} }], [result], [{ type: 'text', text: 5 }]]) {
+        const r = await post(server, '/v1/messages',
+            { max_tokens: 5, messages: [{ role: 'user', content }] });
+        assert.equal(r.status, 400, r.text);
+        assert.equal(r.json.error.type, 'invalid_request_error');
+    }
+    for (const block of [{ type: 'text' }, { type: 'thinking', text: 'x' }]) {
+        const r = await post(server, '/v1/messages',
+            { max_tokens: 5, messages: [user, { role: 'assistant', content: [block] }, user] });
+        assert.equal(r.status, 400, r.text);
+    }
+    for (const body of [{ include: ['message.output_text.logprobs'] }, { text: 'json' }]) {
+        const r = await post(server, '/v1/responses', { input: 'Hi', ...body });
+        assert.equal(r.status, 400);
+        assert.equal(r.json.error.param, Object.keys(body)[0]);
+    }
+});
+
+test('a seed that was drawn is told, streamed or not, and gives the answer again', async () => {
+    const body = { messages: [user], thinking: false, temperature: 1.5, max_tokens: 12 };
+    const { events } = await stream(server, '/v1/chat/completions', body);
+    const { choices } = joinChat(events);
+    const { seed } = events.at(-2).data;
+    assert.ok(Number.isSafeInteger(seed));
+    const again = await chat({ ...body, seed });
+    assert.equal(again.json.choices[0].message.content, choices[0].text);
+    const text = { prompt: 'In the', temperature: 1.5, max_tokens: 12 };
+    const told = (await stream(server, '/v1/completions', text)).events;
+    const said = told.slice(0, -1).map((e) => e.data.choices[0].text).join('');
+    const same = await post(server, '/v1/completions', { ...text, seed: told.at(-2).data.seed });
+    assert.equal(same.json.choices[0].text, said);
+});
+
+test('tokens of a completion say where they begin in its text', async () => {
+    const begins = (text, l) => l.tokens.map((t, i) => [...text].slice(l.text_offset[i]).join('').startsWith(t));
+    const body = { prompt: 'Müll 🦊 and the fox', temperature: 0, max_tokens: 6, logprobs: 1 };
+    for (const echo of [false, true]) {
+        const { choices: [c] } = (await post(server, '/v1/completions', { ...body, echo })).json;
+        const l = c.logprobs, from = echo ? 1 : 0; // the begin token is in no text
+        assert.equal(l.text_offset.length, l.tokens.length);
+        assert.equal(l.text_offset[from], 0);
+        assert.ok(begins(c.text, l).every((right, i) => i < from || right || l.tokens[i].includes('\ufffd')));
+        const { events } = await stream(server, '/v1/completions', { ...body, echo });
+        assert.deepEqual(events.slice(0, -1).flatMap((e) => e.data.choices[0].logprobs?.text_offset ?? []),
+            l.text_offset);
+    }
+});
+
+test('what vLLM calls all of the vocabulary, and an empty suffix', async () => {
+    assert.equal((await chat({ top_k: -1, thinking: false })).json.choices[0].message.content,
+        '12 + 13 = 25');
+    const r = await post(server, '/v1/completions',
+        { prompt: 'In the', suffix: '', echo: true, max_tokens: 2 });
+    assert.equal(r.status, 200);
+    assert.ok(r.json.choices[0].text.startsWith('In the'));
+});
+
+test('prompts are not repeated without bound', async () => {
+    const r = await post(server, '/v1/completions',
+        { prompt: Array(3).fill('<｜begin▁of▁sentence｜>'.repeat(4000)), echo: true, n: 128, max_tokens: 1 });
+    assert.equal(r.status, 400);
+    assert.equal(r.json.error.param, 'echo');
 });
 
 test('wrong conversations, models, paths, methods and types', async () => {

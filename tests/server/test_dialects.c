@@ -468,6 +468,73 @@ static int close_tokenizer(void **state) {
     return 0;
 }
 
+/* ---- What goes wrong ---- */
+
+static void fails(play *p, const char *why) {
+    end_step(p, true);
+    assert_true(p->writer.failed);
+    assert_non_null(strstr(p->writer.failure, why));
+    if (p->job->request.stream) assert_non_null(strstr(p->out.data, why));
+    free_play(p);
+}
+
+/* Without memory for the event of an end the answer has none, and is not taken for one that stopped. */
+static void lost_ends(void **state) {
+    (void)state;
+    const answer_case c = CASE("a", "");
+    for (int d = 0; d < 8; d++) {
+        play p;
+        begin_play(&p, &c, (di_dialect)(d / 2), d % 2 == 1, 1);
+        (void)give_token(byte_token('a'), 0);
+        end_step(&p, false);
+        p.job->pending.failed = true;
+        give_end(DI_END_STOP, 0);
+        assert_true(p.job->failed);
+        assert_int_equal(p.job->pending.size, 0);
+        fails(&p, "out of memory");
+    }
+}
+
+/* A failure of the job's own is told in its words. */
+static void told_failures(void **state) {
+    (void)state;
+    const answer_case c = CASE("a", "");
+    for (int d = 0; d < 8; d++) {
+        play p;
+        begin_play(&p, &c, (di_dialect)(d / 2), d % 2 == 1, 2);
+        (void)give_token(byte_token('a'), 1);
+        p.job->failed = true;
+        (void)di_fail(&p.job->failure, DI_ERR_INVALID, "the grammar and its token disagree");
+        give_end(DI_END_STOP, 0);
+        give_end(DI_END_STOP, 1);
+        fails(&p, "the grammar and its token disagree");
+    }
+}
+
+/* What is kept, to go out at once or for later, is bounded. */
+static void large_answers(void **state) {
+    (void)state;
+    enum { PIECE = 1 << 20, MOST = 32 };
+    const answer_case c = CASE("a", "");
+    char *piece = malloc(PIECE);
+    assert_non_null(piece);
+    memset(piece, 'a', PIECE);
+    for (int d = 0; d < 8; d++) {
+        play p;
+        begin_play(&p, &c, (di_dialect)(d / 2), d % 2 == 1, 1);
+        for (int i = 0; i <= MOST; i++) {
+            assert_false(p.writer.failed);
+            put_event(p.job, i % 2 ? DI_EVENT_TEXT : DI_EVENT_THOUGHT, p.job->choices, piece,
+                      PIECE);
+            end_step(&p, false);
+            if (p.out.size > PIECE) di_buffer_clear(&p.out);
+        }
+        give_end(DI_END_CANCELLED, 0);
+        fails(&p, "too large");
+    }
+    free(piece);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(thoughts_and_answers),
@@ -479,6 +546,9 @@ int main(void) {
         cmocka_unit_test(bytes_that_are_no_characters),
         cmocka_unit_test(stop_texts),
         cmocka_unit_test(several_answers),
+        cmocka_unit_test(lost_ends),
+        cmocka_unit_test(told_failures),
+        cmocka_unit_test(large_answers),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }

@@ -45,6 +45,10 @@ static void test_reads(void **state) {
                                &h),
                      0);
     assert_int_equal(h.content_length, -1);
+    assert_int_equal(read_text("GET HTTP://a:80/x?y=/z HTTP/1.1\r\nHost: A:80\r\n\r\n", &h), 0);
+    assert_true(http_text_is(h.path, "/x") && http_text_is(h.query, "y=/z"));
+    assert_int_equal(read_text("GET https://a/ HTTP/1.1\r\nHost: a\r\n\r\n", &h), 0);
+    assert_true(http_text_is(h.path, "/") && http_text_is(h.authority, "a"));
 }
 
 #define GET "GET / HTTP/1.1\r\nHost: a\r\n"
@@ -62,7 +66,14 @@ static void test_refuses(void **state) {
         {400, " GET / HTTP/1.1\r\nHost: a\r\n\r\n"},
         {400, "G(T / HTTP/1.1\r\nHost: a\r\n\r\n"},
         {400, "GET  / HTTP/1.1\r\nHost: a\r\n\r\n"},
-        {400, "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http:// HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http://a/x HTTP/1.0\r\n\r\n"},
+        {400, "GET http://a HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http://a?x/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
         {400, "GET * HTTP/1.1\r\nHost: a\r\n\r\n"},
         {400, "GET /\xC3\xA4 HTTP/1.1\r\nHost: a\r\n\r\n"},
         {400, "GET / http/1.1\r\nHost: a\r\n\r\n"},

@@ -84,6 +84,24 @@ test('clients take turns, however much one of them sends and whoever came first'
     await one.stop();
 });
 
+test('slow readers that hold too much together are given up, the greediest first', async () => {
+    const one = await serve('--max-unsent', '30M', '--max-batch', '4');
+    const prompt = { prompt: '<｜begin▁of▁sentence｜>'.repeat(3000), echo: true, max_tokens: 1 };
+    const slow = await Promise.all([100, 128, 100, 100].map(async (n) => { // 9 and 11 MB, more than sockets take
+        const c = raw(one);
+        c.socket.pause();
+        await c.send(request('POST', '/v1/completions', JSON.stringify({ ...prompt, n })));
+        return c;
+    }));
+    await eventually('one is given up', () => one.log.includes('event=slow_readers'));
+    const told = /event=slow_readers unsent=(\d+) given_up=req_\w+ bytes=(\d+)/.exec(one.log);
+    assert.ok(Number(told[1]) > 30 << 20 && Number(told[2]) > 10e6, told[0]);
+    assert.equal((await post(one, chatPath, story)).status, 200);
+    assert.equal(one.log.match(/event=slow_readers/g).length, 1);
+    slow.forEach((c) => c.socket.destroy());
+    await one.stop();
+});
+
 test('keys are read again on SIGHUP; a broken file changes nothing', async () => {
     fs.writeFileSync(keys, 'secret-dave dave\nsecret-bob bob\n');
     server.child.kill('SIGHUP');

@@ -1,0 +1,40 @@
+/* What was used lately, by key, bounded by bytes: what was not used for longest goes first.
+ *
+ * Entries are the caller's structs that begin with a di_recent_entry; in the set they are the set's, which
+ * frees them by the caller's function. No lock: its owner has one.
+ */
+#ifndef DI_SERVER_RECENT_H
+#define DI_SERVER_RECENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct di_recent_entry {
+    const char *key; /* of the entry's own memory; random, so that no hash is attacked */
+    size_t key_size;
+    size_t bytes;                                 /* that it takes, itself included */
+    struct di_recent_entry *next, *older, *newer; /* the set's */
+} di_recent_entry;
+
+enum { DI_RECENT_BUCKETS = 1024 };
+
+typedef struct di_recent {
+    di_recent_entry *buckets[DI_RECENT_BUCKETS];
+    di_recent_entry *oldest, *newest;
+    size_t bytes, max_bytes;
+    void (*free_entry)(di_recent_entry *entry);
+} di_recent;
+
+void di_recent_init(di_recent *set, size_t max_bytes, void (*free_entry)(di_recent_entry *entry));
+void di_recent_deinit(di_recent *set);
+
+/* As the newest; others make room for it. False: it is larger than all that may be kept, and the
+ * caller's. A key is not added twice. */
+bool di_recent_add(di_recent *set, di_recent_entry *entry);
+/* NULL: there is none. Looking is no use. */
+di_recent_entry *di_recent_find(const di_recent *set, const char *key, size_t key_size);
+/* It becomes the newest. */
+void di_recent_use(di_recent *set, di_recent_entry *entry);
+void di_recent_drop(di_recent *set, di_recent_entry *entry);
+
+#endif
