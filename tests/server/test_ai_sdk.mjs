@@ -164,7 +164,8 @@ test('errors are told as such', async () => {
             (e) => APICallError.isInstance(e) && !e.isRetryable && check(e), name);
         await fails({ topP: 7 }, (e) => e.statusCode === 400 && /^top_p: /.test(e.message));
         await fails({ prompt: 'fox '.repeat(5000) }, (e) => e.statusCode === 400 &&
-            /maximum context length is 4096 tokens/.test(e.message));
+            /maximum context length is 4096 tokens|prompt is too long: \d+ tokens > 4096 maximum/
+                .test(e.message));
         let told = null;
         const stream = streamText({ model, prompt, ...settings, topP: 7,
             onError: ({ error }) => (told = error) });
