@@ -38,6 +38,7 @@ static __global__ __cluster_dims__(2, 1, 1)
     pair_row row = {};
     row.t = blockIdx.x / 2, row.rank = static_cast<int32_t>(blockIdx.x % 2);
     row.head = static_cast<int32_t>(blockIdx.y) * PAIR_HEADS;
+    /* With few rows most of the device is free for the weights of what follows. */
     let_kernels_begin();
     if (threadIdx.x == 0) make_barriers(m);
     cluster_come();

@@ -3,10 +3,13 @@
  * where operands lie and what becomes of the sums.
  *
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
- * up); STATIC, whether its tiles are known before earlier kernels are done; rows, what all stored
- * rows have in common; count and tile, of tiles of some height and width; x_row(tile, column), the
- * prepared row, or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what
- * becomes of sums: store of one, store4 of four from out_at on, or with two sides finish and finish8.
+ * up); STATIC, whether its tiles are known before earlier kernels are done; AS_STORED, whether rows
+ * of activations are read as they lie; rows, what all stored rows have in common; count and tile, of
+ * tiles of some height and width; x_row(tile, column), the prepared row (AS_STORED: the value that it
+ * begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what becomes
+ * of sums. One side: store of one; with column_at, which says where a column goes, store4 of four,
+ * store8 of eight that are bf16, store_float where FLOATS and the tile say so. Two: finish and
+ * finish8; joined with a column's weight, which column_at says, and store_h8 of eight that are.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -55,6 +58,19 @@ static __device__ __forceinline__ void mma_store4(__nv_bfloat16 *out, int32_t le
         if (i < left) out[i] = __float2bfloat16_rn(v[i]);
 }
 
+/* Eight that are bf16. */
+static __device__ __forceinline__ void mma_store8(__nv_bfloat16 *out, int32_t left, uint4 y) {
+    if (left >= 8 && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
+        *reinterpret_cast<uint4 *>(out) = y;
+        return;
+    }
+    const uint32_t words[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < left)
+            out[i] = __ushort_as_bfloat16(static_cast<uint16_t>(words[i / 2] >> i % 2 * 16));
+}
+
 /* ---- A stored matrix, or groups of its rows, times rows of activations; or two matrices ---- */
 
 typedef struct mma_matrix {
@@ -68,7 +84,7 @@ typedef struct mma_matrix {
 template <di_dtype W> struct mma_linear {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = true;
+    static constexpr bool STATIC = true, AS_STORED = false, FLOATS = true;
     mma_rows rows;
     const uint8_t *x;
     int32_t groups, n_rows;
@@ -119,11 +135,18 @@ template <di_dtype W> struct mma_linear {
         else
             static_cast<__nv_bfloat16 *>(t.out)[at] = __float2bfloat16_rn(y);
     }
-    /* Where the tile's first row of a column is, and four neighbours from `row`, a multiple of 4, on. */
-    __device__ int64_t out_at(const mma_tile &t, int32_t column) const {
+    /* Where the tile's first row of a column is, and neighbours from `row`, a multiple of them, on. */
+    typedef int64_t of_column;
+    __device__ of_column column_at(const mma_tile &t, int32_t column) const {
         return (t.column + column) * t.out_stride + t.out_row;
     }
-    __device__ void store4(const mma_tile &t, int32_t row, int64_t at, float4 y) const {
+    __device__ void store8(const mma_tile &t, int32_t row, of_column at, uint4 y) const {
+        mma_store8(static_cast<__nv_bfloat16 *>(t.out) + at + row, t.end - t.row - row, y);
+    }
+    __device__ void store_float(const mma_tile &t, int32_t row, of_column at, float y) const {
+        if (t.row + row < t.end) static_cast<float *>(t.out)[at + row] = y;
+    }
+    __device__ void store4(const mma_tile &t, int32_t row, of_column at, float4 y) const {
         if (!t.to_f) {
             mma_store4(static_cast<__nv_bfloat16 *>(t.out) + at + row, t.end - t.row - row, y);
             return;
@@ -131,6 +154,59 @@ template <di_dtype W> struct mma_linear {
         const float v[4] = {y.x, y.y, y.z, y.w};
         for (int i = 0; i < 4; i++)
             if (t.row + row + i < t.end) static_cast<float *>(t.out)[at + row + i] = v[i];
+    }
+};
+
+/* The same for rows that are not quantised, where they lie: a run is as it is stored in all formats
+ * without pairs. Few rows; of groups in a row; K a multiple of MMA_K; all of it aligned to 16 bytes. */
+template <di_dtype W> struct mma_linear_stored : mma_linear<W> {
+    static constexpr bool AS_STORED = true;
+    int64_t stride;
+    __device__ int64_t x_row(const mma_tile &t, int32_t column) const {
+        return (t.column + column) * stride + static_cast<int64_t>(t.which) * this->rows.k;
+    }
+};
+
+/* q8 of a warp's 32 values, one each, into the row of the next product's input. */
+static __device__ __forceinline__ void mma_store_q8(const mma_order &order, uint8_t *out,
+                                                    int64_t row, int32_t first, int32_t padded,
+                                                    float value) {
+    uint8_t scale, code = warp_q8(value, &scale);
+    reinterpret_cast<__nv_bfloat16 *>(out)[mma_value_at(order, row, first + lane_id(), padded)] =
+        __float2bfloat16_rn(di_e4m3_decode(code) * di_e8m0_decode(scale));
+}
+
+/* What comes out is read by another product alone, quantised: rows are made ready for it. Tiles are of
+ * the quantiser's 32 rows, of which groups have a whole number. */
+template <di_dtype W> struct mma_linear_low : mma_linear_stored<W> {
+    mma_order order;
+    uint8_t *ready;
+    int32_t padded; /* of its rows */
+    __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
+        (void)row; /* the lane */
+        mma_store_q8(order, ready, t.column + column, t.out_row, padded, round_a<__nv_bfloat16>(y));
+    }
+};
+
+/* RoPE of what comes out, heads side by side, at the rows' positions: those that are dead stay as they
+ * are. Tiles of 32 rows, of which a head has a whole number, a lane each. */
+typedef struct mma_turn {
+    const int32_t *pos;   /* of the columns */
+    const float2 *angles; /* [column][dims / 2], cos and sin; written by the kernel before */
+    int32_t head_dim, dims;
+} mma_turn;
+template <di_dtype W> struct mma_linear_turned : mma_linear<W> {
+    mma_turn turn;
+    __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
+        int32_t at = (t.out_row + row) % turn.head_dim - (turn.head_dim - turn.dims);
+        int32_t of = t.column + column;
+        float mine = round_a<__nv_bfloat16>(y), other = __shfl_xor_sync(ALL_LANES, mine, 1);
+        if (at >= 0 && turn.pos[of] >= 0) {
+            float2 angle = turn.angles[of * (turn.dims / 2) + at / 2];
+            mine = at % 2 == 0 ? rotated(make_float2(mine, other), angle).x
+                               : rotated(make_float2(other, mine), angle).y;
+        }
+        mma_linear<W>::store(t, row, column, mine);
     }
 };
 
@@ -160,20 +236,12 @@ static __device__ __forceinline__ A swiglu_value(float gate, float up, double li
     return from_float<A>(weight * (gate * sigmoid(gate) * up));
 }
 
-/* q8 of a warp's 32 values of h, one each, into the row of the next product's input. */
-static __device__ __forceinline__ void mma_store_h(const mma_order &order, uint8_t *h, int64_t row,
-                                                   int32_t first, int32_t padded, float value) {
-    uint8_t scale, code = warp_q8(value, &scale);
-    reinterpret_cast<__nv_bfloat16 *>(h)[mma_value_at(order, row, first + lane_id(), padded)] =
-        __float2bfloat16_rn(di_e4m3_decode(code) * di_e8m0_decode(scale));
-}
-
 /* h = q8(a([weight] silu(w1 x) * (w3 x))): routed experts, or with `experts` NULL one for all rows
  * whose matrices are data. */
 template <di_dtype W> struct mma_expert_in {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 2;
-    static constexpr bool STATIC = false;
+    static constexpr bool STATIC = false, AS_STORED = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *data[2];
@@ -220,23 +288,40 @@ template <di_dtype W> struct mma_expert_in {
     __device__ float weight_of(int32_t slot) const {
         return weights == NULL ? 1.0f : weights[lists.pick[slot]];
     }
-    /* Eight channels from `row` on, of one column: gate and up of four, and of the next four. Whole
-     * warps; four neighbours have 32 channels. */
+    typedef float of_column;
+    __device__ of_column column_at(const mma_tile &t, int32_t column) const {
+        return weight_of(t.column + column);
+    }
+    /* A channel of a column, whose weight is given, as bf16 has it. */
+    __device__ float joined(float gate, float up, float weight) const {
+        return to_float(swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate),
+                                                    round_a<__nv_bfloat16>(up), limit, weight));
+    }
+    /* Eight channels from `row` on, of one column. Whole warps; four neighbours have 32 channels. */
+    __device__ void store_h8(const mma_tile &t, int32_t row, int32_t column, float (&v)[8]) const {
+        bool live = column < t.columns && t.row + row < t.end;
+        mma_store_chunk(h_order, h, t.column + column, t.row + row, mma_padded(inner), true, live,
+                        v);
+    }
+    __device__ void store_h8(const mma_tile &t, int32_t row, int32_t column, uint4 h8) const {
+        float v[8] = {__uint_as_float(h8.x << 16), __uint_as_float(h8.x & 0xFFFF0000u),
+                      __uint_as_float(h8.y << 16), __uint_as_float(h8.y & 0xFFFF0000u),
+                      __uint_as_float(h8.z << 16), __uint_as_float(h8.z & 0xFFFF0000u),
+                      __uint_as_float(h8.w << 16), __uint_as_float(h8.w & 0xFFFF0000u)};
+        store_h8(t, row, column, v);
+    }
+    /* The same from sums: gate and up of four, and of the next four. */
     __device__ void finish8(const mma_tile &t, int32_t row, int32_t column,
                             const float4 (&sums)[4]) const {
         bool live = column < t.columns && t.row + row < t.end;
-        int32_t slot = t.column + column;
-        float weight = live ? weight_of(slot) : 0.0f, v[8];
+        float weight = live ? column_at(t, column) : 0.0f, v[8];
         const float gate[8] = {sums[0].x, sums[0].y, sums[0].z, sums[0].w,
                                sums[1].x, sums[1].y, sums[1].z, sums[1].w};
         const float up[8] = {sums[2].x, sums[2].y, sums[2].z, sums[2].w,
                              sums[3].x, sums[3].y, sums[3].z, sums[3].w};
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] =
-                to_float(swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate[i]),
-                                                     round_a<__nv_bfloat16>(up[i]), limit, weight));
-        mma_store_chunk(h_order, h, slot, t.row + row, mma_padded(inner), true, live, v);
+        for (int i = 0; i < 8; i++) v[i] = joined(gate[i], up[i], weight);
+        store_h8(t, row, column, v);
     }
     /* A warp: 32 channels of one column, from the sums of this lane's. */
     __device__ void finish(const mma_tile &t, int32_t row, int32_t column, float gate,
@@ -246,15 +331,16 @@ template <di_dtype W> struct mma_expert_in {
         __nv_bfloat16 value =
             swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate), round_a<__nv_bfloat16>(up),
                                         limit, weight_of(slot));
-        mma_store_h(h_order, h, slot, t.row + row, mma_padded(inner), to_float(value));
+        mma_store_q8(h_order, h, slot, t.row + row, mma_padded(inner), to_float(value));
     }
 };
 
-/* rows[place of the slot] = w2 h. */
+/* rows[place of the slot] = w2 h. Lists are written before mma_expert_in, which waits before it lets
+ * this kernel begin: tiles are known while h is still made. They are read past the first cache. */
 template <di_dtype W> struct mma_expert_out {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = false;
+    static constexpr bool STATIC = true, AS_STORED = false, FLOATS = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *x; /* h */
@@ -264,11 +350,12 @@ template <di_dtype W> struct mma_expert_out {
     __nv_bfloat16 *out;
 
     __device__ int32_t count(int height, int) const {
-        return *lists.n_tiles * ((width + height - 1) / height);
+        return __ldcg(lists.n_tiles) * ((width + height - 1) / height);
     }
     __device__ mma_tile tile(int32_t i, int height, int) const {
         int32_t down = (width + height - 1) / height;
-        pick_tile t = lists.tiles[i / down];
+        const int32_t *at = &lists.tiles[i / down].expert;
+        pick_tile t = {__ldcg(at), __ldcg(at + 1), __ldcg(at + 2)};
         const di_expert &e = experts[t.expert];
         int32_t row = i % down * height;
         return mma_tile{{mma_strip<W>(rows, cuda_at<const uint8_t>(e.w2), 0, row), NULL},
@@ -286,11 +373,12 @@ template <di_dtype W> struct mma_expert_out {
         int64_t place = lists.place[t.column + column];
         out[place * width + t.row + row] = __float2bfloat16_rn(y);
     }
-    __device__ int64_t out_at(const mma_tile &t, int32_t column) const {
+    typedef int64_t of_column;
+    __device__ of_column column_at(const mma_tile &t, int32_t column) const {
         return lists.place[t.column + column] * static_cast<int64_t>(width) + t.row;
     }
-    __device__ void store4(const mma_tile &t, int32_t row, int64_t at, float4 y) const {
-        mma_store4(out + at + row, t.end - t.row - row, y);
+    __device__ void store8(const mma_tile &t, int32_t row, of_column at, uint4 y) const {
+        mma_store8(out + at + row, t.end - t.row - row, y);
     }
 };
 
