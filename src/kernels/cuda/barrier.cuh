@@ -68,6 +68,21 @@ static __device__ __forceinline__ void copy_bulk(uint32_t shared, const void *fr
         : "memory");
 }
 
+/* How the second cache treats what is read once: it goes before all else. */
+static __device__ __forceinline__ uint64_t read_once(void) {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+static __device__ __forceinline__ void copy_bulk(uint32_t shared, const void *from, uint32_t bytes,
+                                                 uint32_t barrier, uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+        "[%1], %2, [%3], %4;" ::"r"(shared),
+        "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+        : "memory");
+}
+
 /* The same into every block of the cluster that `blocks` has a bit for, at the same place; the bytes
  * count at the barrier of each. */
 static __device__ __forceinline__ void

@@ -40,8 +40,26 @@ typedef struct cuda_beside {
     bool runs;      /* something there has not been waited for */
     bool aside;     /* between step_aside and step_back: di_stream's stream is this one */
     bool router;    /* the router's choice is among what runs */
+    bool store;     /* so is a store of window rows, which reads what qkv writes */
     di_ptr pre;     /* what a mix that runs writes */
 } cuda_beside;
+
+/* What sublayer_in leaves besides its rows: the same quantised, as products of few rows read them
+ * (mma_kept). Nobody's when an operation began since that is not known to leave the rows as they are. */
+typedef struct cuda_kept {
+    di_ptr x; /* whose */
+    int32_t n_rows, width;
+    uint64_t bytes; /* of workspace, behind that of work beside the stream: a half for each form */
+} cuda_kept;
+
+/* Operations that were called and may become part of the kernel of one that follows
+ * (cuda_ops_sublayer.cu). */
+typedef struct cuda_pending {
+    bool has_combine, has_out, has_mix;
+    di_combine_args combine;
+    di_sublayer_out_args out;
+    di_mix_args mix;
+} cuda_pending;
 
 struct di_stream {
     cudaStream_t stream;
@@ -51,6 +69,8 @@ struct di_stream {
     uint8_t *work; /* device workspace of the operation that runs, given out by cuda_take */
     uint64_t work_size, work_used;
     cuda_beside beside;
+    cuda_kept kept;
+    cuda_pending pending;
     bool late; /* the next kernel waits for more than the one before it */
     cuda_transfer *transfer;
     cuda_graphs *graphs; /* NULL: nothing is kept */
@@ -75,28 +95,35 @@ bool cuda_check(di_stream *s, cudaError_t status, const char *what);
 
 /* ---- Workspace ---- */
 
-/* Every operation starts with cuda_begin: the device is this thread's, the workspace free, and what
- * runs beside the stream comes before what is enqueued next. What an earlier operation left in the
+/* Every operation starts with cuda_begin: what is pending is enqueued, the device is this thread's, the
+ * workspace free, no rows are kept, and what runs beside the stream comes before what is enqueued next. What an earlier operation left in the
  * workspace may still be read by its kernels: stream order keeps them apart. */
 void cuda_begin(di_stream *s);
 /* The same for copies, which may be part of an operation: the workspace stays as it is. */
 void cuda_begin_copy(di_stream *s);
 
 /* Work beside the stream. In a step with few rows kernels are short, and much of the device has
- * nothing to do: the coefficients of a mix, which the sublayer's end reads, and the router's choice,
- * for which the shared expert need not wait, are enqueued on a second stream, which goes on from
+ * nothing to do: the coefficients of a mix, which the sublayer's end reads, the router's choice, for
+ * which the shared expert need not wait, and the store of window rows are enqueued on a second stream, which goes on from
  * here (a recorded step has a branch there). Operations that neither write what a mix reads nor
- * touch what it writes start with cuda_begin_beside; `router`: so it is for the router too. All
- * others wait. */
+ * touch what it writes, nor rows that are kept, start with cuda_begin_beside; `router`: so it is for
+ * the router too. All others wait. */
 void cuda_begin_beside(di_stream *s, bool router);
 /* Between these two calls the stream is the second one and the workspace has `bytes`. False, and all
  * is as it was, where there is not that much room. An operation does it once, first of all. */
 bool cuda_step_aside(di_stream *s, uint64_t bytes);
 void cuda_step_back(di_stream *s);
-/* The stream waits for what runs beside it. */
+/* The same behind what runs there already, with CUDA_LISTS_BYTES: for what only waits for that. */
+void cuda_step_aside_again(di_stream *s);
+static constexpr uint64_t CUDA_LISTS_BYTES = 16 << 10;
+/* What is pending is enqueued, and the stream waits for what runs beside it. */
 void cuda_join(di_stream *s);
+void cuda_flush(di_stream *s); /* what is pending is enqueued (cuda_ops_sublayer.cu) */
+void cuda_combine_now(di_stream *s, const di_combine_args *args);
+void cuda_mix_now(di_stream *s, const di_mix_args *args);
 static constexpr int32_t CUDA_BESIDE_ROWS = 64; /* at most, in a step */
 uint64_t cuda_beside_bytes(const di_limits *limits);
+uint64_t cuda_kept_bytes(const di_limits *limits);
 
 /* At the head of the workspace: CUDA_COUNTERS uint32 that are 0 while no kernel runs. A kernel that
  * counts in them leaves them at 0. */
@@ -149,14 +176,37 @@ static inline int cuda_may_be_early(di_stream *s) {
     return !late;
 }
 
+/* Every kernel asks for the same split of a processor's memory, as much as there is shared: a
+ * processor changes its split only when it is empty, so that a kernel of another split would neither
+ * begin beside the one before it nor let the next begin beside itself. */
+static inline cudaLaunchAttribute cuda_split(void) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attribute.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    return attribute;
+}
+
+/* `early`: the kernel may begin while the one before it runs. */
+template <typename... P, typename... Q>
+void cuda_enqueue(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
+                  bool early, void (*kernel)(P...), const Q &...args) {
+    cudaLaunchAttribute attributes[2] = {cuda_split()};
+    cudaLaunchConfig_t config = {};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = early;
+    config.gridDim = grid, config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared, config.stream = s->stream;
+    config.attrs = attributes, config.numAttrs = early ? 2 : 1;
+    cuda_check(s, cudaLaunchKernelEx(&config, kernel, args...), what);
+}
+
 /* Enqueues a kernel, which begins when all before it are done; an empty grid is nothing. */
 template <typename... P, typename... Q>
 void cuda_launch(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
                  void (*kernel)(P...), const Q &...args) {
     if (!cuda_can_launch(s, what, grid, shared, kernel)) return;
     s->late = false;
-    kernel<<<grid, threads, shared, s->stream>>>(args...);
-    cuda_check(s, cudaGetLastError(), what);
+    cuda_enqueue(s, what, grid, threads, shared, false, kernel, args...);
 }
 
 /* The same for a kernel that may begin while the one before it runs, if that lets it: all its threads
@@ -164,15 +214,8 @@ void cuda_launch(di_stream *s, const char *what, dim3 grid, uint32_t threads, si
 template <typename... P, typename... Q>
 void cuda_launch_early(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
                        void (*kernel)(P...), const Q &...args) {
-    cudaLaunchAttribute attribute = {};
-    cudaLaunchConfig_t config = {};
     if (!cuda_can_launch(s, what, grid, shared, kernel)) return;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = cuda_may_be_early(s);
-    config.gridDim = grid, config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared, config.stream = s->stream;
-    config.attrs = &attribute, config.numAttrs = 1;
-    cuda_check(s, cudaLaunchKernelEx(&config, kernel, args...), what);
+    cuda_enqueue(s, what, grid, threads, shared, cuda_may_be_early(s), kernel, args...);
 }
 
 /* The same for a template of A: CUDA_LAUNCH_A(s, "what", grid, threads, shared, kernel, args...)

@@ -280,6 +280,7 @@ static di_status prepare(di_backend *backend, const di_limits *more, di_error *e
     cuda_graphs_forget(s); /* they name the old workspace, and sizes that follow from the limits */
     s->limits = limits;
     s->beside.bytes = cuda_beside_bytes(&limits);
+    s->kept.bytes = cuda_kept_bytes(&limits);
     return DI_OK;
 }
 

@@ -41,20 +41,42 @@ static uint8_t *take_h(di_stream *s, int64_t n_rows, int32_t inner) {
     return h;
 }
 
+/* What the products read: rows that are kept, or made ready here; and the lists, whose columns a tile
+ * has. With kept rows only the lists wait for the router, and are made beside the stream. */
+static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int32_t columns,
+                                  int64_t slots, mma_order order, pick_lists *lists) {
+    bool wide = columns > 8;
+    mma_input in = {args->u, args->width, args->n_rows, 1, args->width, true, order, NULL};
+    const uint8_t *kept =
+        wide ? NULL : mma_kept(s, DI_FP4_PAIR, args->u, args->n_rows, args->width);
+    if (kept != NULL && s->beside.router && slots <= static_cast<int64_t>(MMA_FEW_PICKS)) {
+        cuda_step_aside_again(s);
+        *lists = mma_sort_picks(s, args, columns, false, NULL);
+        cuda_step_back(s);
+        cuda_begin(s);
+        return kept;
+    }
+    cuda_begin(s);
+    if (kept == NULL)
+        in.out =
+            cuda_take<uint8_t>(s, mma_input_bytes(wide ? slots : args->n_rows, 1, args->width));
+    *lists = mma_sort_picks(s, args, columns, wide, wide || kept != NULL ? NULL : &in);
+    if (wide) mma_gather_rows(s, &in, lists, slots, args->top_k);
+    return kept != NULL ? kept : in.out;
+}
+
 void mma_run_experts(di_stream *s, const di_experts_args *args) {
     uint64_t picks = static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(args->top_k);
     int32_t columns = mma_expert_columns(picks, args->n_experts);
     bool wide = columns > 8;
     int64_t slots = static_cast<int64_t>(wide ? mma_wide_slots(picks, args->n_experts) : picks);
     mma_order order = mma_order_of(DI_FP4_PAIR, wide, slots);
-    mma_input in = {args->u, args->width, args->n_rows, 1, args->width, true, order, NULL};
-    in.out = cuda_take<uint8_t>(s, mma_input_bytes(wide ? slots : args->n_rows, 1, args->width));
-    pick_lists lists = mma_sort_picks(s, args, columns, wide, wide ? NULL : &in);
-    if (wide) mma_gather_rows(s, &in, &lists, slots, args->top_k);
+    pick_lists lists;
+    const uint8_t *x = ready_picks(s, args, columns, slots, order, &lists);
 
     mma_expert_in<DI_FP4_PAIR> first = {};
     first.rows = mma_rows_of(s, DI_FP4_PAIR, args->width);
-    first.experts = cuda_at<const di_expert>(args->experts), first.x = in.out;
+    first.experts = cuda_at<const di_expert>(args->experts), first.x = x;
     first.inner = args->inner, first.n_rows = args->n_rows, first.top_k = args->top_k;
     first.by_slot = wide, first.lists = lists, first.weights = cuda_at<const float>(args->weights);
     first.limit = args->limit, first.h_order = order;
@@ -82,8 +104,8 @@ static __global__ void shared_h_kernel(const __nv_bfloat16 *gate, const __nv_bfl
     int32_t at = block * 32 + lane_id();
     __nv_bfloat16 value =
         swiglu_value<__nv_bfloat16>(to_float(gate[at]), to_float(up[at]), limit, 1.0f);
-    mma_store_h(order, h, block / (inner / 32), block % (inner / 32) * 32, mma_padded(inner),
-                to_float(value));
+    mma_store_q8(order, h, block / (inner / 32), block % (inner / 32) * 32, mma_padded(inner),
+                 to_float(value));
 }
 
 /* Few rows: gate and up are one product of many low tiles, which fill the device as tiles of both

@@ -1,6 +1,7 @@
 /* Products with one FP4 matrix on the matrix units. */
 #include "kernels/cuda/mma_linear.cuh"
 
-void mma_run_fp4(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x) {
-    mma_linear_run<DI_FP4_PAIR>(s, p, n, x);
+void mma_run_fp4(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
+                 const mma_ready *low) {
+    mma_linear_run<DI_FP4_PAIR>(s, p, n, x, low);
 }

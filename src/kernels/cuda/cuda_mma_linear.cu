@@ -15,11 +15,34 @@ mma_ready mma_room(di_stream *s, di_dtype dtype, int32_t n_rows, int32_t groups,
                      groups,
                      k,
                      dtype,
-                     mma_is_wide(n_rows)};
+                     mma_is_wide(n_rows),
+                     0};
+}
+
+/* Whether narrow products read rows as they lie (mma_linear_stored). */
+static bool read_as_stored(di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows, int32_t k,
+                           bool quantize) {
+    return !quantize && dtype != DI_FP4_PAIR && !mma_is_wide(n_rows) && k % MMA_K == 0 &&
+           stride > 0 && stride % 8 == 0 && stride < INT32_MAX / MMA_NARROW_ROWS &&
+           x.address % 16 == 0;
+}
+
+uint8_t *mma_kept(di_stream *s, di_dtype dtype, di_ptr x, int32_t n_rows, int32_t k) {
+    bool form = dtype == DI_F8_E4M3 || dtype == DI_FP4_PAIR;
+    if (!form || cuda_none(x) || s->kept.x.address != x.address || s->kept.n_rows != n_rows ||
+        s->kept.width != k)
+        return NULL;
+    return mma_kept_place(s, dtype);
 }
 
 mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, int32_t n_rows,
                       int32_t groups, int32_t k, bool quantize) {
+    if (read_as_stored(dtype, x, stride, n_rows, k, quantize))
+        return mma_ready{cuda_at<uint8_t>(x), n_rows, groups, k, dtype, false, stride};
+    if (quantize && groups == 1 && stride == k) {
+        uint8_t *kept = mma_kept(s, dtype, x, n_rows, k);
+        if (kept != NULL) return mma_ready{kept, n_rows, groups, k, dtype, false, 0};
+    }
     mma_ready ready = mma_room(s, dtype, n_rows, groups, k);
     mma_order order = mma_order_of(dtype, ready.wide, mma_rows8(n_rows) * groups);
     mma_input in = {x, stride, n_rows, groups, k, quantize, order, ready.data};
@@ -27,6 +50,17 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
     cuda_launch_early(s, "prepare", cuda_blocks(mma_input_chunks(in), PREPARE_THREADS),
                       PREPARE_THREADS, 0, prepare_kernel, in);
     return ready;
+}
+
+/* A file for each format. `low`: where quantised rows go, or NULL. */
+static void run_format(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
+                       const mma_ready *low) {
+    if (x->dtype == DI_FP4_PAIR)
+        mma_run_fp4(s, p, n, x, low);
+    else if (x->dtype == DI_F8_E4M3)
+        mma_run_fp8(s, p, n, x, low);
+    else
+        mma_run_bf16(s, p, n, x, low);
 }
 
 void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x) {
@@ -38,10 +72,17 @@ void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_re
                      x->groups == p[i].groups);
         CUDA_REQUIRE(p[i].w.dtype != DI_FP4_PAIR || p[i].w.k % 32 == 0);
     }
-    if (x->dtype == DI_FP4_PAIR)
-        mma_run_fp4(s, p, n, x);
-    else if (x->dtype == DI_F8_E4M3)
-        mma_run_fp8(s, p, n, x);
-    else
-        mma_run_bf16(s, p, n, x);
+    run_format(s, p, n, x, NULL);
+}
+
+bool mma_run_low(di_stream *s, const cuda_product *p, const di_matrix *w, mma_ready *ready) {
+    if (!mma_takes(s, p->w.dtype) || !mma_takes(s, w->dtype) ||
+        !read_as_stored(p->w.dtype, p->x, p->x_stride, p->n_rows, p->w.k, false) ||
+        p->w.n % (32 * p->groups) != 0 || w->k != p->w.n || w->k % MMA_K != 0)
+        return false;
+    mma_ready x =
+        mma_prepare(s, p->w.dtype, p->x, p->x_stride, p->n_rows, p->groups, p->w.k, false);
+    *ready = mma_room(s, w->dtype, p->n_rows, 1, w->k);
+    run_format(s, p, 1, &x, ready);
+    return true;
 }

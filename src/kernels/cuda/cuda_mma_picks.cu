@@ -105,7 +105,7 @@ static __device__ void sort_picks(const di_experts_args &args, const sort_tables
 
 /* ---- Few picks ---- */
 
-static constexpr int FEW_PICKS = 512;
+static constexpr int FEW_PICKS = static_cast<int>(MMA_FEW_PICKS);
 
 /* A thread a pick. Shared, FEW_PICKS each: the experts, NO_EXPERT for dead picks and behind the end;
  * slots of picks that begin a tile, NO_EXPERT for others. */

@@ -179,7 +179,7 @@ template <typename A> static __global__ void combine_kernel(di_combine_args args
     cuda_at<A>(args.out)[i] = from_float<A>(y + to_float(cuda_at<const A>(args.shared)[i]));
 }
 
-void cuda_op_combine(di_stream *s, const di_combine_args *args) {
+void cuda_combine_now(di_stream *s, const di_combine_args *args) {
     cuda_begin(s);
     int64_t n = static_cast<int64_t>(args->n_rows) * args->width;
     CUDA_LAUNCH_EARLY_A(s, "combine", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, combine_kernel,
@@ -249,13 +249,14 @@ static __global__ void expert_out_kernel(di_experts_args args, pick_lists lists,
 }
 
 void cuda_op_experts(di_stream *s, const di_experts_args *args) {
-    cuda_begin(s);
+    cuda_begin_beside(s, true);
     CUDA_REQUIRE(args->dtype == DI_FP4_PAIR); /* the one that experts are stored in (ops.h) */
     CUDA_REQUIRE(args->width % 32 == 0 && args->inner % 32 == 0);
-    if (s->release) {
+    if (s->release) { /* it waits for what runs beside */
         mma_run_experts(s, args);
         return;
     }
+    cuda_begin(s);
     pick_lists lists = mma_sort_picks(s, args, PRODUCT_ROWS, false, NULL);
     int64_t tiles = mma_most_tiles(args, PRODUCT_ROWS);
     uint32_t y = static_cast<uint32_t>(tiles < 65535 ? tiles : 65535);

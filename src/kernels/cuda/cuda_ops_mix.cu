@@ -271,8 +271,9 @@ static void mix_any(di_stream *s, const di_mix_args *args) {
                         mix_any_kernel, *args, cuda_at<const float>(products));
 }
 
-void cuda_op_mix(di_stream *s, const di_mix_args *args) {
-    cuda_begin(s);
+void cuda_mix_now(di_stream *s, const di_mix_args *args) {
+    cuda_begin_beside(s, false);
+    if (!cuda_none(s->beside.pre)) cuda_join(s);
     CUDA_REQUIRE(args->hc >= 1 && args->hc <= DI_OPS_MAX_HC && args->iters >= 1 &&
                  args->fn.dtype == DI_F32 && args->fn.n == (2 + args->hc) * args->hc &&
                  args->fn.k == args->hc * args->width);

@@ -1,4 +1,5 @@
 /* Queries and window keys, and the projection of what attention gives (model.md 3.6). */
+#include "kernels/cuda/mma_jobs.cuh"
 #include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/rows.cuh"
 
@@ -49,9 +50,10 @@ static __device__ __forceinline__ void rotate_chunk(float *v, int32_t at, int32_
     }
 }
 
-/* Codes and scales of row t from its projection kv. */
+/* Codes and scales of row t from its projection kv; and angles of its pairs, for others, or NULL. */
 template <typename A>
-static __device__ void window_row(const di_window_kv_args &args, int64_t t, const A *kv) {
+static __device__ void window_row(const di_window_kv_args &args, int64_t t, const A *kv,
+                                  float2 *for_others) {
     __shared__ float2 angles[MOST_PAIRS];
     int32_t d = args.head_dim, at = static_cast<int32_t>(threadIdx.x) * ROW_CHUNK;
     int32_t begin = d - args.rope.dims;
@@ -63,8 +65,10 @@ static __device__ void window_row(const di_window_kv_args &args, int64_t t, cons
     int32_t pos = cuda_at<const int32_t>(args.batch.pos)[t];
     if (pos < 0) return;
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < args.rope.dims / 2;
-         i += static_cast<int32_t>(blockDim.x))
+         i += static_cast<int32_t>(blockDim.x)) {
         angles[i] = rope_angle(args.rope, pos, i, false);
+        if (for_others != NULL) for_others[t * (args.rope.dims / 2) + i] = angles[i];
+    }
     chunk_norm(v, weight, root_inverse(row_sum(chunk_squares(v, 0)), d, args.eps));
     for (int i = 0; i < ROW_CHUNK; i++) v[i] = round_a<A>(v[i]);
     rotate_chunk<A>(v, at, begin, d, angles); /* row_sum's barriers are behind them */
@@ -85,19 +89,19 @@ template <typename A>
 static __global__ __launch_bounds__(ROW_MOST) void window_kernel(di_window_kv_args args,
                                                                  const A *kv) {
     let_kernels_begin();
-    window_row(args, blockIdx.x, kv);
+    window_row(args, blockIdx.x, kv, static_cast<float2 *>(NULL));
 }
 
 /* Rows of queries (blockIdx.y 0) and of keys. */
 template <typename A>
 static __global__ __launch_bounds__(ROW_MOST) void low_kernel(query_norm query,
-                                                              di_window_kv_args window,
-                                                              const A *kv) {
+                                                              di_window_kv_args window, const A *kv,
+                                                              float2 *angles) {
     let_kernels_begin();
     if (blockIdx.y == 0)
         query_row<A>(query, blockIdx.x);
     else
-        window_row(window, blockIdx.x, kv);
+        window_row(window, blockIdx.x, kv, angles);
 }
 
 /* RoPE of the queries: a warp EACH heads of a row, all of which are asked for at once; lane l has the
@@ -155,7 +159,7 @@ void cuda_op_window_kv(di_stream *s, const di_window_kv_args *args) {
 
 /* The rows of queries and keys from their projections qr and kv. Returns the queries' as wq_b reads
  * them; without data where that is no matter of the matrix units. */
-static mma_ready low_rows(di_stream *s, const di_qkv_args *args, di_ptr kv) {
+static mma_ready low_rows(di_stream *s, const di_qkv_args *args, di_ptr kv, float2 *angles) {
     di_window_kv_args window = {};
     window.batch = args->batch, window.head_dim = args->head_dim, window.eps = args->eps;
     window.rope = args->rope, window.u = args->u, window.wkv = args->wkv;
@@ -175,10 +179,10 @@ static mma_ready low_rows(di_stream *s, const di_qkv_args *args, di_ptr kv) {
     uint32_t threads = row_threads(padded > args->head_dim ? padded : args->head_dim);
     if (s->release)
         cuda_launch_early(s, "norms", grid, threads, 0, low_kernel<__nv_bfloat16>, query, window,
-                          cuda_at<const __nv_bfloat16>(kv));
+                          cuda_at<const __nv_bfloat16>(kv), angles);
     else
         cuda_launch_early(s, "norms", grid, threads, 0, low_kernel<float>, query, window,
-                          cuda_at<const float>(kv));
+                          cuda_at<const float>(kv), angles);
     return ready;
 }
 
@@ -202,16 +206,23 @@ static void rope_queries(di_stream *s, const di_qkv_args *args) {
 
 void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
     cuda_begin_beside(s, false);
+    if (s->beside.store) cuda_join(s);
     int32_t rows = args->batch.n_rows;
     CUDA_REQUIRE(args->wq_a.k == args->wkv.k && args->wq_b.k == args->wq_a.n);
     CUDA_REQUIRE(args->wq_b.n == args->n_heads * args->head_dim);
     di_ptr kv = cuda_take_a(s, static_cast<int64_t>(rows) * args->head_dim);
     cuda_linear_part low[2] = {{args->wq_a, args->qr, false}, {args->wkv, kv, false}};
     cuda_linear_many(s, low, 2, args->u, rows, 1, true);
-    mma_ready ready = low_rows(s, args, kv);
+    bool few = !mma_is_wide(rows); /* RoPE is part of the product */
+    uint64_t pairs = static_cast<uint64_t>(rows) * static_cast<uint64_t>(args->rope.dims / 2);
+    float2 *angles = few ? cuda_take<float2>(s, pairs) : NULL;
+    mma_ready ready = low_rows(s, args, kv, angles);
     cuda_product up = {};
     up.w = args->wq_b, up.n_rows = rows, up.groups = 1;
     up.out = args->q, up.out_stride = args->wq_b.n;
+    mma_turn turn = {cuda_at<const int32_t>(args->batch.pos), angles, args->head_dim,
+                     args->rope.dims};
+    if (few && ready.data != NULL && mma_run_turned(s, &up, &ready, &turn)) return;
     if (ready.data != NULL)
         mma_run_linear(s, &up, 1, &ready);
     else
@@ -220,9 +231,19 @@ void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
 }
 
 void cuda_op_attn_out(di_stream *s, const di_attn_out_args *args) {
-    cuda_begin(s);
+    cuda_begin_beside(s, false);
     int32_t groups = args->groups > 1 ? args->groups : 1;
-    di_ptr low = cuda_take_a(s, static_cast<int64_t>(args->n_rows) * args->wo_a.n);
-    cuda_linear_groups(s, &args->wo_a, groups, args->o, args->n_rows, false, false, low);
-    cuda_linear_rows(s, &args->wo_b, low, args->n_rows, true, false, args->out);
+    mma_ready ready;
+    cuda_product low = {}, out = {};
+    low.w = args->wo_a, low.n_rows = args->n_rows, low.groups = groups;
+    low.x = args->o, low.x_stride = static_cast<int64_t>(groups) * args->wo_a.k;
+    if (mma_run_low(s, &low, &args->wo_b, &ready)) {
+        out.w = args->wo_b, out.n_rows = args->n_rows, out.groups = 1;
+        out.out = args->out, out.out_stride = args->wo_b.n;
+        mma_run_linear(s, &out, 1, &ready);
+        return;
+    }
+    low.out = cuda_take_a(s, static_cast<int64_t>(args->n_rows) * args->wo_a.n);
+    cuda_linear_groups(s, &args->wo_a, groups, args->o, args->n_rows, false, false, low.out);
+    cuda_linear_rows(s, &args->wo_b, low.out, args->n_rows, true, false, args->out);
 }

@@ -93,7 +93,12 @@ static __global__ void window_store_kernel(di_window_store_args args) {
 }
 
 void cuda_op_window_store(di_stream *s, const di_window_store_args *args) {
-    cuda_begin(s);
+    cuda_begin_beside(s, false);
+    int32_t n = args->batch.n_rows;
+    bool aside = n > 0 && n <= CUDA_BESIDE_ROWS && cuda_step_aside(s, 0);
     cuda_launch_early(s, "window_store", static_cast<uint32_t>(args->batch.n_rows), 128, 0,
                       window_store_kernel, *args);
+    if (!aside) return;
+    cuda_step_back(s);
+    s->beside.store = true;
 }

@@ -1,17 +1,6 @@
-/* Streams: embedding, collapse and expand (model.md 3.4, 3.5). Mixing: cuda_ops_mix.cu. */
+/* Streams: embedding and mean (model.md 3.4, dspark.md 3). Sublayers: cuda_ops_sublayer.cu. Mixing:
+ * cuda_ops_mix.cu. */
 #include "kernels/cuda/streams.cuh"
-
-/* Elementwise kernels: a thread a chunk, the rows in grid.y. With few rows the blocks of one are on
- * as many processors as there are. */
-static constexpr int ELEMENT_THREADS = 128, ELEMENT_ROWS = 65535;
-
-static dim3 element_grid(int64_t n_rows, int64_t width) {
-    CUDA_REQUIRE(n_rows <= ELEMENT_ROWS);
-    return dim3(cuda_blocks(width, ROW_CHUNK * ELEMENT_THREADS), static_cast<uint32_t>(n_rows));
-}
-static __device__ __forceinline__ int64_t element_chunk() {
-    return (static_cast<int64_t>(blockIdx.x) * ELEMENT_THREADS + threadIdx.x) * ROW_CHUNK;
-}
 
 /* ---- Embedding ---- */
 
@@ -43,119 +32,6 @@ void cuda_op_embed(di_stream *s, const di_embed_args *args) {
     CUDA_REQUIRE(args->embed.dtype == DI_BF16 && args->hc <= ELEMENT_THREADS);
     CUDA_LAUNCH_EARLY_A(s, "embed", element_grid(args->batch.n_rows, args->embed.k),
                         ELEMENT_THREADS, 0, embed_kernel, *args);
-}
-
-/* ---- Collapse ---- */
-
-/* A block a row, a thread a chunk, so that all of a row is asked for at once. The collapsed chunk
- * stays in registers; if the row has more chunks than a block may have threads, the others go to
- * `out` and back. A thread touches its own chunks only. */
-template <bool RELEASED, typename A>
-static __device__ __forceinline__ void collapse_and_norm(const di_sublayer_in_args &args) {
-    int64_t t = blockIdx.x, width = args.width;
-    const A *streams = cuda_at<const A>(args.streams) + t * args.hc * width;
-    const float *pre = cuda_at<const float>(args.pre) + t * args.hc;
-    A *out = cuda_at<A>(args.out) + t * width, *collapsed = cuda_at<A>(args.collapsed) + t * width;
-    int64_t first = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
-    float sum = 0, mine[ROW_CHUNK], weight[ROW_CHUNK];
-    let_kernels_begin();
-    if (first < width) vector_chunk(args.norm, first, weight);
-    await_kernels_before();
-    each_chunk<RELEASED>(width, [&](int64_t at) {
-        float v[ROW_CHUNK];
-        collapse_chunk<RELEASED>(streams, pre, args.hc, width, at, v);
-        for (int i = 0; i < ROW_CHUNK; i++) v[i] = round_a<A>(v[i]);
-        sum = chunk_squares(v, sum);
-        if (!cuda_none(args.collapsed)) store_chunk<RELEASED>(collapsed, at, width, v);
-        if (at != first) store_chunk<RELEASED>(out, at, width, v);
-        for (int i = 0; i < ROW_CHUNK && at == first; i++) mine[i] = v[i];
-    });
-    float inverse = root_inverse(row_sum(sum), width, args.eps);
-    each_chunk<RELEASED>(width, [&](int64_t at) {
-        if (at != first) {
-            load_chunk<RELEASED>(out, at, width, mine);
-            vector_chunk(args.norm, at, weight);
-        }
-        chunk_norm(mine, weight, inverse);
-        store_chunk<RELEASED>(out, at, width, mine);
-    });
-}
-
-template <typename A>
-__launch_bounds__(ROW_RELEASED, 2) static __global__
-    void sublayer_in_released(di_sublayer_in_args args) {
-    collapse_and_norm<true, A>(args);
-}
-template <typename A>
-__launch_bounds__(ROW_MOST) static __global__ void sublayer_in_any(di_sublayer_in_args args) {
-    collapse_and_norm<false, A>(args);
-}
-
-void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
-    cuda_begin_beside(s, false);
-    if (args->pre.address == s->beside.pre.address) cuda_join(s);
-    uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
-    if (released_rows(args->width, {args->streams, args->collapsed, args->out}))
-        CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args);
-    else
-        CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_any, *args);
-}
-
-/* ---- Expand ---- */
-
-/* One chunk of all streams. HC: the number of streams, or 0 for any. */
-template <bool WHOLE, int HC, typename A>
-static __device__ __forceinline__ void expand_chunk(const di_sublayer_out_args &args,
-                                                    const float *post, const float *comb, int64_t t,
-                                                    int64_t at) {
-    constexpr int MOST = HC > 0 ? HC : DI_OPS_MAX_HC;
-    int32_t hc = HC > 0 ? HC : args.hc;
-    int64_t width = args.width;
-    A *streams = cuda_at<A>(args.streams) + t * hc * width;
-    float before[MOST][ROW_CHUNK], y[ROW_CHUNK], sum[ROW_CHUNK];
-    load_chunk<WHOLE>(cuda_at<const A>(args.y) + t * width, at, width, y);
-#pragma unroll
-    for (int i = 0; i < MOST; i++)
-        if (i < hc) load_chunk<WHOLE>(streams + i * width, at, width, before[i]);
-#pragma unroll
-    for (int k = 0; k < MOST; k++) {
-        if (k >= hc) break;
-        for (int e = 0; e < ROW_CHUNK; e++) sum[e] = 0;
-#pragma unroll
-        for (int i = 0; i < MOST; i++) {
-            if (i >= hc) break;
-            float share = comb[i * hc + k];
-            for (int e = 0; e < ROW_CHUNK; e++) sum[e] = fmaf(share, before[i][e], sum[e]);
-        }
-        for (int e = 0; e < ROW_CHUNK; e++) sum[e] = fmaf(post[k], y[e], sum[e]);
-        store_chunk<WHOLE>(streams + k * width, at, width, sum);
-    }
-}
-
-template <bool WHOLE, int HC, typename A>
-static __device__ __forceinline__ void expand_row(const di_sublayer_out_args &args) {
-    int64_t t = blockIdx.y, at = element_chunk(), hc = args.hc;
-    const float *post = cuda_at<const float>(args.post) + t * hc;
-    const float *comb = cuda_at<const float>(args.comb) + t * hc * hc;
-    begin_early();
-    if (at < args.width) expand_chunk<WHOLE, HC, A>(args, post, comb, t, at);
-}
-template <typename A> static __global__ void sublayer_out_released(di_sublayer_out_args args) {
-    expand_row<true, 4, A>(args);
-}
-template <typename A> static __global__ void sublayer_out_any(di_sublayer_out_args args) {
-    expand_row<false, 0, A>(args);
-}
-
-void cuda_op_sublayer_out(di_stream *s, const di_sublayer_out_args *args) {
-    cuda_begin(s);
-    CUDA_REQUIRE(args->hc >= 1 && args->hc <= DI_OPS_MAX_HC);
-    dim3 grid = element_grid(args->n_rows, args->width);
-    if (args->hc == 4 && released_rows(args->width, {args->streams, args->y}))
-        CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_released,
-                            *args);
-    else
-        CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_any, *args);
 }
 
 /* ---- Mean ---- */

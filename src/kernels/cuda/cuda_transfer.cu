@@ -111,6 +111,7 @@ static uint8_t *staging(di_stream *s, uint64_t wanted, uint64_t *got) {
 
 void cuda_upload(di_stream *s, di_ptr to, const void *host, uint64_t size) {
     const uint8_t *from = static_cast<const uint8_t *>(host);
+    s->kept.x = DI_NONE;
     cuda_begin_copy(s);
     while (size > 0 && s->failed == cudaSuccess) {
         uint64_t n;
@@ -125,6 +126,7 @@ void cuda_upload(di_stream *s, di_ptr to, const void *host, uint64_t size) {
 }
 
 void cuda_copy(di_stream *s, di_ptr to, di_ptr from, uint64_t size) {
+    s->kept.x = DI_NONE;
     cuda_begin_copy(s);
     if (size == 0 || s->failed != cudaSuccess) return;
     cuda_check(s,
@@ -134,6 +136,7 @@ void cuda_copy(di_stream *s, di_ptr to, di_ptr from, uint64_t size) {
 }
 
 void cuda_fill(di_stream *s, di_ptr to, int byte, uint64_t size) {
+    s->kept.x = DI_NONE;
     cuda_begin_copy(s);
     if (size == 0 || s->failed != cudaSuccess) return;
     cuda_check(s, cudaMemsetAsync(cuda_at<void>(to), byte, size, s->stream), "fill");
@@ -219,6 +222,7 @@ void cuda_stamp(di_stream *s, double *host) {
 }
 
 void cuda_call(di_stream *s, void (*run)(void *user), void *user) {
+    s->kept.x = DI_NONE;
     cuda_begin_copy(s);
     if (s->failed == cudaSuccess)
         cuda_check(s, cudaLaunchHostFunc(s->stream, run, user), "a call of the host");

@@ -1,4 +1,5 @@
 /* The workspace of operations, and the ends of programs that were called wrongly. */
+#include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/mma_picks.cuh"
 
 [[noreturn]] void cuda_broken(const char *condition, const char *file, int line) {
@@ -48,7 +49,7 @@ uint64_t cuda_work_bytes(const di_limits *l) {
     floats += (wide)mma_most_wide_slots(picks, l->n_experts) * /* experts' rows by slots */
               ((width + (uint64_t)l->inner) / 2 + MMA_K);
     wide all = 4 * (floats + scores) + vocab + 64 * (uint64_t)l->n_experts + cuda_beside_bytes(l) +
-               (4 << 20);
+               cuda_kept_bytes(l) + (4 << 20);
     return all > MAX_BYTES ? MAX_BYTES : rounded((uint64_t)all);
 }
 
@@ -58,12 +59,18 @@ uint64_t cuda_score_rows(const di_limits *l, int64_t n_rows) {
     return (uint64_t)n_rows < fit ? (uint64_t)n_rows : fit;
 }
 
-/* The router's input, made ready, and products; or the sums of a mix (cuda_ops_mix.cu). */
+/* The router's input, made ready, and products; or the sums of a mix (cuda_ops_mix.cu); or lists of
+ * picks (mma_picks.cuh). */
 uint64_t cuda_beside_bytes(const di_limits *l) {
     uint64_t width = (uint64_t)l->width, hc = (uint64_t)l->hc, rows = CUDA_BESIDE_ROWS;
     uint64_t router = rows * (2 * width + 256 + 4 * (uint64_t)l->n_experts);
     uint64_t mix = rows * (hc * width / 1024 + 4) * 128;
-    return rounded(most(router, mix)) + 4 * ALIGN;
+    return rounded(most(most(router, mix), CUDA_LISTS_BYTES)) + 4 * ALIGN;
+}
+
+/* Rows of FP8 and of FP4. */
+uint64_t cuda_kept_bytes(const di_limits *l) {
+    return 2 * rounded(mma_input_bytes(MMA_NARROW_ROWS, 1, l->width));
 }
 
 static uint64_t counters_bytes(const di_stream *s) {
@@ -86,8 +93,9 @@ static void use_device(di_stream *s) {
 }
 
 void cuda_begin_beside(di_stream *s, bool router) {
+    cuda_flush(s);
     use_device(s);
-    s->work_used = counters_bytes(s) + s->beside.bytes;
+    s->work_used = counters_bytes(s) + s->beside.bytes + s->kept.bytes;
     if (s->beside.router && !router) cuda_join(s);
 }
 
@@ -98,7 +106,13 @@ void cuda_begin_copy(di_stream *s) {
 
 void cuda_begin(di_stream *s) {
     cuda_begin_beside(s, true);
+    s->kept.x = DI_NONE;
     cuda_join(s);
+}
+
+uint8_t *mma_kept_place(di_stream *s, di_dtype dtype) {
+    uint64_t fp4 = dtype == DI_FP4_PAIR ? s->kept.bytes / 2 : 0;
+    return s->work + counters_bytes(s) + s->beside.bytes + fp4;
 }
 
 /* ---- Beside the stream ---- */
@@ -121,6 +135,12 @@ bool cuda_step_aside(di_stream *s, uint64_t bytes) {
     return true;
 }
 
+void cuda_step_aside_again(di_stream *s) {
+    swap_streams(s);
+    s->late = false;
+    s->work_used = counters_bytes(s);
+}
+
 void cuda_step_back(di_stream *s) {
     cuda_check(s, cudaEventRecord(s->beside.end, s->stream), "beside");
     swap_streams(s);
@@ -129,8 +149,9 @@ void cuda_step_back(di_stream *s) {
 }
 
 void cuda_join(di_stream *s) {
+    cuda_flush(s);
     if (!s->beside.runs) return;
-    s->beside.runs = s->beside.router = false;
+    s->beside.runs = s->beside.router = s->beside.store = false;
     s->beside.pre = DI_NONE;
     s->late = true;
     cuda_check(s, cudaStreamWaitEvent(s->stream, s->beside.end, 0), "beside");

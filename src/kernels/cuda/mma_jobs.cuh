@@ -3,11 +3,12 @@
  * where operands lie and what becomes of the sums.
  *
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
- * up); STATIC, whether its tiles are known before earlier kernels are done; rows, what all stored
- * rows have in common; count and tile, of tiles of some height and width; x_row(tile, column), the
- * prepared row, or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what
- * becomes of sums. One side: store of one; with column_at, which says where a column goes, store4 of
- * four, store8 of eight that are bf16, store_float where FLOATS and the tile say so. Two: finish and
+ * up); STATIC, whether its tiles are known before earlier kernels are done; AS_STORED, whether rows
+ * of activations are read as they lie; rows, what all stored rows have in common; count and tile, of
+ * tiles of some height and width; x_row(tile, column), the prepared row (AS_STORED: the value that it
+ * begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what becomes
+ * of sums. One side: store of one; with column_at, which says where a column goes, store4 of four,
+ * store8 of eight that are bf16, store_float where FLOATS and the tile say so. Two: finish and
  * finish8; joined with a column's weight, which column_at says, and store_h8 of eight that are.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -100,7 +101,7 @@ typedef struct mma_matrix {
 template <di_dtype W> struct mma_linear {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = true, FLOATS = true;
+    static constexpr bool STATIC = true, AS_STORED = false, FLOATS = true;
     mma_rows rows;
     const uint8_t *x;
     int32_t groups, n_rows;
@@ -173,6 +174,59 @@ template <di_dtype W> struct mma_linear {
     }
 };
 
+/* The same for rows that are not quantised, where they lie: a run is as it is stored in all formats
+ * without pairs. Few rows; of groups in a row; K a multiple of MMA_K; all of it aligned to 16 bytes. */
+template <di_dtype W> struct mma_linear_stored : mma_linear<W> {
+    static constexpr bool AS_STORED = true;
+    int64_t stride;
+    __device__ int64_t x_row(const mma_tile &t, int32_t column) const {
+        return (t.column + column) * stride + static_cast<int64_t>(t.which) * this->rows.k;
+    }
+};
+
+/* q8 of a warp's 32 values, one each, into the row of the next product's input. */
+static __device__ __forceinline__ void mma_store_q8(const mma_order &order, uint8_t *out,
+                                                    int64_t row, int32_t first, int32_t padded,
+                                                    float value) {
+    uint8_t scale, code = warp_q8(value, &scale);
+    reinterpret_cast<__nv_bfloat16 *>(out)[mma_value_at(order, row, first + lane_id(), padded)] =
+        __float2bfloat16_rn(di_e4m3_decode(code) * di_e8m0_decode(scale));
+}
+
+/* What comes out is read by another product alone, quantised: rows are made ready for it. Tiles are of
+ * the quantiser's 32 rows, of which groups have a whole number. */
+template <di_dtype W> struct mma_linear_low : mma_linear_stored<W> {
+    mma_order order;
+    uint8_t *ready;
+    int32_t padded; /* of its rows */
+    __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
+        (void)row; /* the lane */
+        mma_store_q8(order, ready, t.column + column, t.out_row, padded, round_a<__nv_bfloat16>(y));
+    }
+};
+
+/* RoPE of what comes out, heads side by side, at the rows' positions: those that are dead stay as they
+ * are. Tiles of 32 rows, of which a head has a whole number, a lane each. */
+typedef struct mma_turn {
+    const int32_t *pos;   /* of the columns */
+    const float2 *angles; /* [column][dims / 2], cos and sin; written by the kernel before */
+    int32_t head_dim, dims;
+} mma_turn;
+template <di_dtype W> struct mma_linear_turned : mma_linear<W> {
+    mma_turn turn;
+    __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
+        int32_t at = (t.out_row + row) % turn.head_dim - (turn.head_dim - turn.dims);
+        int32_t of = t.column + column;
+        float mine = round_a<__nv_bfloat16>(y), other = __shfl_xor_sync(ALL_LANES, mine, 1);
+        if (at >= 0 && turn.pos[of] >= 0) {
+            float2 angle = turn.angles[of * (turn.dims / 2) + at / 2];
+            mine = at % 2 == 0 ? rotated(make_float2(mine, other), angle).x
+                               : rotated(make_float2(other, mine), angle).y;
+        }
+        mma_linear<W>::store(t, row, column, mine);
+    }
+};
+
 /* ---- Experts ---- */
 
 /* The live picks, sorted by expert and, within one, by row. All in device memory. */
@@ -199,20 +253,12 @@ static __device__ __forceinline__ A swiglu_value(float gate, float up, double li
     return from_float<A>(weight * (gate * sigmoid(gate) * up));
 }
 
-/* q8 of a warp's 32 values of h, one each, into the row of the next product's input. */
-static __device__ __forceinline__ void mma_store_h(const mma_order &order, uint8_t *h, int64_t row,
-                                                   int32_t first, int32_t padded, float value) {
-    uint8_t scale, code = warp_q8(value, &scale);
-    reinterpret_cast<__nv_bfloat16 *>(h)[mma_value_at(order, row, first + lane_id(), padded)] =
-        __float2bfloat16_rn(di_e4m3_decode(code) * di_e8m0_decode(scale));
-}
-
 /* h = q8(a([weight] silu(w1 x) * (w3 x))): routed experts, or with `experts` NULL one for all rows
  * whose matrices are data. */
 template <di_dtype W> struct mma_expert_in {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 2;
-    static constexpr bool STATIC = false;
+    static constexpr bool STATIC = false, AS_STORED = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *data[2];
@@ -302,15 +348,16 @@ template <di_dtype W> struct mma_expert_in {
         __nv_bfloat16 value =
             swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate), round_a<__nv_bfloat16>(up),
                                         limit, weight_of(slot));
-        mma_store_h(h_order, h, slot, t.row + row, mma_padded(inner), to_float(value));
+        mma_store_q8(h_order, h, slot, t.row + row, mma_padded(inner), to_float(value));
     }
 };
 
-/* rows[place of the slot] = w2 h. */
+/* rows[place of the slot] = w2 h. Lists are written before mma_expert_in, which waits before it lets
+ * this kernel begin: tiles are known while h is still made. They are read past the first cache. */
 template <di_dtype W> struct mma_expert_out {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = false, FLOATS = false;
+    static constexpr bool STATIC = true, AS_STORED = false, FLOATS = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *x; /* h */
@@ -320,11 +367,12 @@ template <di_dtype W> struct mma_expert_out {
     __nv_bfloat16 *out;
 
     __device__ int32_t count(int height, int) const {
-        return *lists.n_tiles * ((width + height - 1) / height);
+        return __ldcg(lists.n_tiles) * ((width + height - 1) / height);
     }
     __device__ mma_tile tile(int32_t i, int height, int) const {
         int32_t down = (width + height - 1) / height;
-        pick_tile t = lists.tiles[i / down];
+        const int32_t *at = &lists.tiles[i / down].expert;
+        pick_tile t = {__ldcg(at), __ldcg(at + 1), __ldcg(at + 2)};
         const di_expert &e = experts[t.expert];
         int32_t row = i % down * height;
         return mma_tile{{mma_strip<W>(rows, cuda_at<const uint8_t>(e.w2), 0, row), NULL},

@@ -1,12 +1,16 @@
-/* Which kernel takes a product with one stored matrix; a file for each format (cuda_mma_*.cu). */
+/* Which kernel takes a product with one stored matrix; a file for each format (cuda_mma_*.cu). low:
+ * where quantised rows go (mma_run_low), or NULL. */
 #ifndef DI_KERNELS_CUDA_MMA_LINEAR_CUH
 #define DI_KERNELS_CUDA_MMA_LINEAR_CUH
 
 #include "kernels/cuda/mma_run.cuh"
 
-void mma_run_fp4(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x);
-void mma_run_fp8(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x);
-void mma_run_bf16(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x);
+void mma_run_fp4(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
+                 const mma_ready *low);
+void mma_run_fp8(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
+                 const mma_ready *low);
+void mma_run_bf16(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
+                  const mma_ready *low);
 
 /* How well `items` tiles of equal size fill the processors; two blocks hide each other's latency. */
 static inline double mma_balance(int64_t items, int64_t processors) {
@@ -16,12 +20,26 @@ static inline double mma_balance(int64_t items, int64_t processors) {
 }
 
 /* Tiles of 32 or 16 rows: higher ones have less to do around their products. */
-template <di_dtype W> static void mma_linear_narrow(di_stream *s, const mma_linear<W> &job) {
+template <typename Job> static void mma_linear_narrow(di_stream *s, const Job &job) {
     int64_t high = job.count(32, 8), low = job.count(16, 8);
     if (mma_balance(high, s->n_processors) >= 0.9 * mma_balance(low, s->n_processors))
-        mma_launch_narrow<mma_linear<W>, 2, 1>(s, "product", job, high);
+        mma_launch_narrow<Job, 2, 1>(s, "product", job, high);
     else
-        mma_launch_narrow<mma_linear<W>, 1, 1>(s, "product", job, low);
+        mma_launch_narrow<Job, 1, 1>(s, "product", job, low);
+}
+template <di_dtype W>
+static void mma_linear_as_stored(di_stream *s, const mma_linear<W> &job, int64_t stride,
+                                 const mma_ready *low) {
+    if constexpr (W != DI_FP4_PAIR) {
+        mma_linear_stored<W> stored = {job, stride};
+        if (low == NULL) {
+            mma_linear_narrow(s, stored);
+            return;
+        }
+        mma_order order = mma_order_of(low->dtype, false, mma_rows8(low->n_rows));
+        mma_linear_low<W> quantised = {stored, order, low->data, mma_padded(low->k)};
+        mma_launch_narrow<mma_linear_low<W>, 2, 1>(s, "product", quantised, job.count(32, 8));
+    }
 }
 
 template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma_linear<W> &job) {
@@ -34,15 +52,25 @@ template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma
 }
 
 template <di_dtype W>
-static void mma_linear_run(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x) {
+static mma_linear<W> mma_linear_job(const di_stream *s, const cuda_product *p, int32_t n,
+                                    const mma_ready *x) {
     mma_linear<W> job = {};
     job.rows = mma_rows_of(s, W, p->w.k);
     job.x = x->data, job.groups = p->groups, job.n_rows = p->n_rows;
     for (int32_t i = 0; i < n; i++, p++)
         job.of[i] = mma_matrix{cuda_at<const uint8_t>(p->w.data), p->w.n / p->groups, p->to_f,
                                cuda_at<void>(p->out), p->out_stride};
-    if (!x->wide)
-        mma_linear_narrow<W>(s, job);
+    return job;
+}
+
+template <di_dtype W>
+static void mma_linear_run(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
+                           const mma_ready *low) {
+    mma_linear<W> job = mma_linear_job<W>(s, p, n, x);
+    if (x->stride > 0)
+        mma_linear_as_stored<W>(s, job, x->stride, low);
+    else if (!x->wide)
+        mma_linear_narrow(s, job);
     else if (job.n_rows <= 32)
         mma_linear_wide<W, 32>(s, job);
     else if (job.n_rows <= 64)

@@ -31,12 +31,21 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     static_assert(MMA_BLOCK % (MMA_STRIP * MT) == 0, "a tile's strips are neighbours");
     static_assert(STEPS > 0 && STEPS % TILES == 0, "the ring ends with a span");
 
+    /* Activations: where a lane has its 16 bytes of a span's units, and the next span. */
+    static constexpr bool AS_STORED = Job::AS_STORED;
+    static_assert(!AS_STORED || W != DI_FP4_PAIR, "cells of pairs are not in a row");
+    static constexpr int IN_RUN = GROUP / 32; /* units */
+    static constexpr int X_SPAN = AS_STORED ? SPAN * 2 : UNITS * 512;
+    static constexpr __device__ int unit_at(int u) {
+        return AS_STORED ? u / IN_RUN * GROUP * 2 + u % IN_RUN * 16 : u * 512;
+    }
+
     /* What all warps need of a tile. Two may be in use at once, and copies run ahead of them. */
     static constexpr int AHEAD = STEPS / TILES, KNOWN = 16;
     static_assert(AHEAD + 3 <= KNOWN, "those in use stay");
     struct known {
         mma_tile tile;
-        int32_t row[WIDTH]; /* the prepared row of each column; of the first where there is none */
+        int32_t row[WIDTH]; /* x_row of each column; of the first where there is none */
     };
 
     /* Shared memory: what is known, the rings of the warps, a barrier for each of their steps, the
@@ -111,26 +120,28 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     }
 
     /* Begins to copy the span of strip m of the tile to step `slot` of the ring, which nobody reads
-     * any more. */
+     * any more. Weights leave the second cache first: a step reads many times what it holds, and
+     * activations and code would come from memory in every kernel. */
     __device__ void copy_step(const cursor &c, int m, uint32_t slot) const {
         if (c.number >= n_tiles) return;
         __syncwarp();
         if (lane_id() != 0) return;
         barrier_expect(barriers + slot * 8, STEP);
-        copy_bulk(ring + slot * STEP, c.strip[m / MT] + m % MT * STEP, STEP, barriers + slot * 8);
+        copy_bulk(ring + slot * STEP, c.strip[m / MT] + m % MT * STEP, STEP, barriers + slot * 8,
+                  read_once());
     }
 
     /* ---- Products ---- */
 
     /* This lane's column of octet j of tile `number`, at the beginning of the part. */
     __device__ const uint8_t *column_of(int32_t number, int j) const {
-        return job.x +
-               mma_narrow_at(tiles[number % KNOWN].row[8 * j + g], mma_padded(job.rows.k), t) +
-               begin / 32 * 512;
+        int32_t row = tiles[number % KNOWN].row[8 * j + g];
+        if (AS_STORED) return job.x + 2 * (static_cast<int64_t>(row) + begin) + t * IN_RUN * 16;
+        return job.x + mma_narrow_at(row, mma_padded(job.rows.k), t) + begin / 32 * 512;
     }
     static __device__ __forceinline__ uint4 load_unit(const uint8_t *x, int u) {
         /* Not __ldg: it was written while this kernel waited. */
-        return *reinterpret_cast<const uint4 *>(x + u * 512);
+        return *reinterpret_cast<const uint4 *>(x + unit_at(u));
     }
 
     /* Of group q of a step, of rows g and g + 8. */
@@ -221,7 +232,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
 
     /* The columns of the next span, of this tile or the next: where there is one octet. */
     __device__ void load_ahead(stream &s, int32_t number, int32_t span, const uint8_t *x) const {
-        const uint8_t *at[NT] = {x + UNITS * 512};
+        const uint8_t *at[NT] = {x + X_SPAN};
         if (span + 1 == spans) {
             if (number + 1 == n_tiles) return;
             at[0] = column_of(number + 1, 0);
@@ -268,7 +279,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         for (int32_t span = 0; span < spans; span++) {
             run_span(s, number, span, octets, x, sums);
 #pragma unroll
-            for (int j = 0; j < NT; j++) x[j] += UNITS * 512;
+            for (int j = 0; j < NT; j++) x[j] += X_SPAN;
         }
         float *mine = joint + warp_id() * SUMS * WARP + lane_id();
         __syncthreads(); /* the sums before are read */

@@ -14,22 +14,22 @@
 template <typename Job>
 static void mma_launch(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
                        dim3 cluster, void (*kernel)(Job), const Job &job) {
-    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchAttribute attributes[3] = {cuda_split()};
     cudaLaunchConfig_t config = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = cluster.x, attributes[1].val.clusterDim.y = cluster.y;
-    attributes[1].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[2].id = cudaLaunchAttributeClusterDimension;
+    attributes[2].val.clusterDim.x = cluster.x, attributes[2].val.clusterDim.y = cluster.y;
+    attributes[2].val.clusterDim.z = 1;
     config.gridDim = grid, config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared, config.stream = s->stream;
-    config.attrs = attributes, config.numAttrs = cluster.x * cluster.y > 1 ? 2 : 1;
+    config.attrs = attributes, config.numAttrs = cluster.x * cluster.y > 1 ? 3 : 2;
     if (s->failed != cudaSuccess) return;
     if (!cuda_check(s,
                     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(shared)),
                     what))
         return;
-    attributes[0].val.programmaticStreamSerializationAllowed = cuda_may_be_early(s);
+    attributes[1].val.programmaticStreamSerializationAllowed = cuda_may_be_early(s);
     cuda_check(s, cudaLaunchKernelEx(&config, kernel, job), what);
 }
 

@@ -1,8 +1,21 @@
-/* Collapse of a row's streams, for the sublayers and the head. */
+/* What kernels of streams share: their grids, and the collapse of a row's streams for the sublayers
+ * and the head. */
 #ifndef DI_KERNELS_CUDA_STREAMS_CUH
 #define DI_KERNELS_CUDA_STREAMS_CUH
 
 #include "kernels/cuda/rows.cuh"
+
+/* Elementwise kernels: a thread a chunk, the rows in grid.y. With few rows the blocks of one are on
+ * as many processors as there are. */
+static constexpr int ELEMENT_THREADS = 128, ELEMENT_ROWS = 65535;
+
+static inline dim3 element_grid(int64_t n_rows, int64_t width) {
+    CUDA_REQUIRE(n_rows <= ELEMENT_ROWS);
+    return dim3(cuda_blocks(width, ROW_CHUNK * ELEMENT_THREADS), static_cast<uint32_t>(n_rows));
+}
+static __device__ __forceinline__ int64_t element_chunk() {
+    return (static_cast<int64_t>(blockIdx.x) * ELEMENT_THREADS + threadIdx.x) * ROW_CHUNK;
+}
 
 /* sum_j pre[j] streams[j] of one chunk. */
 template <bool WHOLE, typename A>
