@@ -71,8 +71,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* Registers of a thread of the last warpgroup, and of the others: together no more than three
      * have when the block begins, 168 or 80. */
-    static constexpr int FEWER = BLOCKS == 2 && SPLIT ? 40 : 56;
-    static constexpr int MORE = BLOCKS == 1 ? 224 : SPLIT ? 96 : 88;
+    static constexpr int FEWER = BLOCKS == 1 ? 56 : SPLIT ? 40 : 32;
+    static constexpr int MORE = BLOCKS == 1 ? 224 : SPLIT ? 96 : 104;
     static_assert(FEWER + 2 * MORE <= 3 * (BLOCKS == 1 ? 168 : 80), "there are as many");
 
     /* What the sums of a column need, which a thread of each warpgroup asks for before the tile is
