@@ -93,7 +93,7 @@ static di_limits limits_of(bool bench) {
                            .engram_width = 256,
                            .max_k = 32768};
     }
-    return (di_limits){.max_rows = 64,
+    return (di_limits){.max_rows = 320,
                        .max_out = 8,
                        .width = 320,
                        .hc = 8,

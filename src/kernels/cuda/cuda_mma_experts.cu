@@ -2,31 +2,35 @@
 #include "kernels/cuda/mma_picks.cuh"
 #include "kernels/cuda/mma_run.cuh"
 
-/* Tiles of the shared expert, which is FP8, are split where they do not fill the device. */
-template <typename Job, int N> static void run_wide(di_stream *s, const Job &job, int64_t tiles) {
+/* `height`: of the product; `tiles` of columns. Those of the shared expert, which is FP8, are split
+ * where they do not fill the device. */
+template <typename Job, int N>
+static void run_wide(di_stream *s, const Job &job, int64_t tiles, int32_t height) {
+    using wide = mma_wide<Job, N, false>;
+    int64_t items = tiles * wide::PEERS * cuda_blocks(height, wide::PEERS * wide::HEIGHT);
     if constexpr (Job::FORMAT == DI_F8_E4M3)
-        if (mma_is_split<mma_wide<Job, N, true>::BLOCKS>(s, job.rows.k, tiles)) {
-            mma_launch_split<Job, N>(s, "experts", job, tiles);
+        if (mma_is_split<mma_wide<Job, N, true>::BLOCKS>(s, job.rows.k, items)) {
+            mma_launch_split<Job, N>(s, "experts", job, items);
             return;
         }
-    mma_launch_wide<Job, N>(s, "experts", job, tiles);
+    mma_launch_wide<Job, N>(s, "experts", job, items);
 }
 
-/* `height`: of the product, whose tiles have `columns` each. */
+/* The tiles of columns have `columns` each. */
 template <typename Job>
 static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns, int32_t height) {
-    int64_t wide = tiles * cuda_blocks(height, WIDE_HEIGHT / Job::SIDES);
-    constexpr int MT = 4 / Job::SIDES; /* 64 rows of weights a tile, of both sides */
-    int64_t narrow = tiles * cuda_blocks(height, 16 * MT);
-    if constexpr (Job::FORMAT == DI_FP4_PAIR) {
-        if (columns == 8) mma_launch_narrow<Job, MT, 1>(s, "experts", job, narrow);
-    }
+    if constexpr (Job::FORMAT == DI_FP4_PAIR)
+        if (columns == 8) {
+            constexpr int MT = 4 / Job::SIDES; /* 64 rows of weights a tile, of both sides */
+            mma_launch_narrow<Job, MT, 1>(s, "experts", job,
+                                          tiles * cuda_blocks(height, MMA_STRIP * MT));
+        }
     if (columns == 32)
-        run_wide<Job, 32>(s, job, wide);
+        run_wide<Job, 32>(s, job, tiles, height);
     else if (columns == 64)
-        run_wide<Job, 64>(s, job, wide);
+        run_wide<Job, 64>(s, job, tiles, height);
     else if (columns == 128)
-        run_wide<Job, 128>(s, job, wide);
+        run_wide<Job, 128>(s, job, tiles, height);
 }
 
 /* Room for h, which the first kernel writes as the second reads it, padding apart. */
@@ -41,7 +45,7 @@ static uint8_t *take_h(di_stream *s, int64_t n_rows, int32_t inner) {
  * has. With kept rows only the lists wait for the router, and are made beside the stream. */
 static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int32_t columns,
                                   int64_t slots, mma_order order, pick_lists *lists) {
-    bool wide = columns > 16;
+    bool wide = columns > 8;
     mma_input in = {args->u, args->width, args->n_rows, 1, args->width, true, order, NULL};
     const uint8_t *kept =
         wide ? NULL : mma_kept(s, DI_FP4_PAIR, args->u, args->n_rows, args->width);
