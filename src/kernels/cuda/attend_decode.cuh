@@ -147,16 +147,6 @@ static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, 
     }
 }
 
-/* As find_row, with what the decoders begin with. */
-static __device__ __forceinline__ bool find_start(const di_attend_args &args, pair_row &row, int me,
-                                                  row_start *start) {
-    for (; row.t < args.batch.n_rows; row.t += static_cast<int32_t>(gridDim.x / 2)) {
-        *start = start_row(args, row.t, me, DECODER_THREADS);
-        if (start->pos >= 0) return true;
-    }
-    return false;
-}
-
 /* A row's list; the decoders call, when they have its start. They have met before they read it, and
  * meet before they write the next one. */
 template <int DC>
@@ -165,7 +155,8 @@ static __device__ __forceinline__ key_list make_list(const di_attend_args &args,
                                                      int me, pair_shared<DC> *m) {
     key_list l;
     threads_meet<DECODERS_MEET, DECODER_THREADS>();
-    int32_t picked = find_keys(args, row.t, start, me, DECODER_THREADS, m->addresses, &l.n_window);
+    int32_t picked =
+        find_keys(args, row.t, row.pos, start, me, DECODER_THREADS, m->addresses, &l.n_window);
     if (lane_id() == 0) m->picked[me / WARP] = picked;
     threads_meet<DECODERS_MEET, DECODER_THREADS>();
     l.n = l.n_window;
@@ -186,14 +177,14 @@ template <int DC, bool WHOLE>
 static __device__ __forceinline__ void make_tiles(const di_attend_args &args, pair_row row,
                                                   pair_shared<DC> *m) {
     int me = static_cast<int>(threadIdx.x) - 2 * GROUP;
-    row_start start;
-    bool more = find_start(args, row, me, &start);
+    bool more = find_row(args, row);
     cluster_meet();
     while (more) {
+        row_start start = start_row(args, row.t, me, DECODER_THREADS);
         key_list l = make_list(args, row, start, me, m);
         decode_tiles<DC, WHOLE>(args, l, m, row);
         pass_row(row, l.n);
-        more = find_start(args, row, me, &start);
+        more = find_row(args, row);
     }
 }
 

@@ -89,7 +89,7 @@ static __device__ __forceinline__ int32_t load_early(const int32_t *p) {
  * of one link are under way together. picks: of a thread, `threads` apart. */
 static constexpr int PICKS = 2;
 typedef struct row_start {
-    int32_t pos, slot, first, picks[PICKS];
+    int32_t slot, first, picks[PICKS];
 } row_start;
 
 static __device__ __forceinline__ void load_picks(const di_attend_args &args, int64_t t,
@@ -106,7 +106,6 @@ static __device__ __forceinline__ void load_picks(const di_attend_args &args, in
 static __device__ __forceinline__ row_start start_row(const di_attend_args &args, int64_t t,
                                                       int32_t me, int32_t threads) {
     row_start r;
-    r.pos = load_early(cuda_at<const int32_t>(args.batch.pos) + t);
     r.slot = load_early(&cuda_at<const di_row>(args.batch.rows)[t].slot);
     r.first = load_early(cuda_at<const int32_t>(args.batch.first) + t);
     load_picks(args, t, me, threads, r.picks);
@@ -118,16 +117,15 @@ typedef struct key_window {
     int32_t length, begin, n;
 } key_window;
 
-static __device__ __forceinline__ key_window window_of(const di_attend_args &args,
-                                                       const row_start &start) {
+static __device__ __forceinline__ key_window window_of(const di_attend_args &args, int32_t slot,
+                                                       int32_t pos) {
     const di_batch &b = args.batch;
     key_window w;
-    w.length = load_early(cuda_at<const int32_t>(b.length) + start.slot);
-    int32_t floor =
-        cuda_none(b.floor) ? 0 : load_early(cuda_at<const int32_t>(b.floor) + start.slot);
-    int32_t now = start.pos + 1, before = (args.block ? w.length : now) - args.window;
+    w.length = load_early(cuda_at<const int32_t>(b.length) + slot);
+    int32_t floor = cuda_none(b.floor) ? 0 : load_early(cuda_at<const int32_t>(b.floor) + slot);
+    int32_t before = (args.block ? w.length : pos + 1) - args.window;
     w.begin = before > floor ? before : floor;
-    w.n = (args.block ? w.length + args.block : now) - w.begin;
+    w.n = (args.block ? w.length + args.block : pos + 1) - w.begin;
     return w;
 }
 
@@ -172,11 +170,12 @@ static __device__ __forceinline__ int32_t find_entries(const di_pages &p, int32_
  * largest, and the window stands at the end of it. Returns how many picks this warp has found;
  * *n_window: the window's size. */
 static __device__ __forceinline__ int32_t find_keys(const di_attend_args &args, int64_t t,
-                                                    row_start start, int32_t me, int32_t threads,
-                                                    key_address *addresses, int32_t *n_window) {
+                                                    int32_t pos, row_start start, int32_t me,
+                                                    int32_t threads, key_address *addresses,
+                                                    int32_t *n_window) {
     int32_t per_page = args.top_k > 0 ? 64 / args.pages.ratio : 1, mine = 0;
     int32_t room = args.window + args.block;
-    key_window w = window_of(args, start);
+    key_window w = window_of(args, start.slot, pos);
 #pragma unroll 1 /* they run once: instructions that are not there need not be fetched */
     for (int32_t begin = 0; begin < args.top_k; begin += PICKS * threads) {
         if (begin > 0) load_picks(args, t, begin + me, threads, start.picks);
