@@ -66,13 +66,12 @@ template <int DC, bool WHOLE> struct tile_decoder {
     const di_attend_args &args;
     const key_list &l;
     pair_shared<DC> *m;
-    const pair_row &row;
     int rank, key, piece; /* piece: of the first go */
     int places[4];
 
     __device__ __forceinline__ tile_decoder(const di_attend_args &a, const key_list &list,
-                                            pair_shared<DC> *memory, const pair_row &of)
-        : args(a), l(list), m(memory), row(of), rank(of.rank) {
+                                            pair_shared<DC> *memory, int block_rank)
+        : args(a), l(list), m(memory), rank(block_rank) {
         int lane = lane_id();
         key = (warp_id() - 2 * GROUP_WARPS) * 8 + lane % 8, piece = lane / 8;
 #pragma unroll
@@ -83,10 +82,6 @@ template <int DC, bool WHOLE> struct tile_decoder {
     /* Tile j: of every two blocks of slots three. */
     __device__ __forceinline__ int block_of(int j) const {
         return j / 3 * 2 + (j % 3 < 2 ? rank : rank ^ 1);
-    }
-    /* How many tiles of its kind there were before it, in all rows. */
-    __device__ __forceinline__ uint32_t turn(int j) const {
-        return (j % 3 < 2 ? row.own : row.peer) + static_cast<uint32_t>(j / 3);
     }
     __device__ __forceinline__ bool has(int j) const { return block_of(j) * SLAB < l.n; }
     /* The first tile from j on that there is, or one behind the last. */
@@ -120,21 +115,20 @@ template <int DC, bool WHOLE> struct tile_decoder {
 /* Keys are asked for two blocks, and loaded one tile, before they are decoded. */
 template <int DC, bool WHOLE>
 static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, const key_list &l,
-                                                    pair_shared<DC> *m, const pair_row &row) {
+                                                    pair_shared<DC> *m, int rank) {
     using decoder = tile_decoder<DC, WHOLE>;
-    decoder d(args, l, m, row);
+    decoder d(args, l, m, rank);
     raw_key raw[decoder::GOES];
     int j = d.tile_from(0);
     if (l.n == 0) return;
 #pragma unroll
     for (int go = 0; go < decoder::GOES; go++) d.load(j, go, raw[go]);
-    d.ask(row.rank);
+    d.ask(rank);
     while (d.has(j)) {
-        uint32_t turn = d.turn(j), stage = turn_of(turn) * 3 + static_cast<uint32_t>(j % 3);
-        int next = d.tile_from(j + 1);
+        int next = d.tile_from(j + 1), stage = j % PAIR_TILES;
         bool more = d.has(next);
         if (j % 3 == 0) d.ask(d.block_of(j) + 2);
-        barrier_wait(&m->empty[stage], turn_parity(turn) ^ 1);
+        barrier_wait(&m->empty[stage], (j / PAIR_TILES & 1) ^ 1);
 #pragma unroll
         for (int go = 0; go < decoder::GOES; go++) {
             d.store(go, m->tiles[stage], raw[go]);
@@ -144,47 +138,6 @@ static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, 
         __syncwarp();
         if (lane_id() == 0) barrier_arrive(&m->full[stage]);
         j = next;
-    }
-}
-
-/* A row's list; the decoders call, when they have its start. They have met before they read it, and
- * meet before they write the next one. */
-template <int DC>
-static __device__ __forceinline__ key_list make_list(const di_attend_args &args,
-                                                     const pair_row &row, const row_start &start,
-                                                     int me, pair_shared<DC> *m) {
-    key_list l;
-    threads_meet<DECODERS_MEET, DECODER_THREADS>();
-    int32_t picked =
-        find_keys(args, row.t, row.pos, start, me, DECODER_THREADS, m->addresses, &l.n_window);
-    if (lane_id() == 0) m->picked[me / WARP] = picked;
-    threads_meet<DECODERS_MEET, DECODER_THREADS>();
-    l.n = l.n_window;
-#pragma unroll
-    for (int i = 0; i < DECODERS; i++) l.n += m->picked[i];
-    l.addresses = m->addresses + (args.window + args.block - l.n_window);
-    if (me == 0) { /* once nobody needs that of the row before the last */
-        barrier_wait(&m->taken[turn_of(row.turn)], turn_parity(row.turn) ^ 1);
-        m->slots[turn_of(row.turn)] = l.n;
-        barrier_arrive(&m->listed[turn_of(row.turn)]);
-    }
-    __syncwarp();
-    return l;
-}
-
-/* The decoders: where rows' keys lie, then their tiles. */
-template <int DC, bool WHOLE>
-static __device__ __forceinline__ void make_tiles(const di_attend_args &args, pair_row row,
-                                                  pair_shared<DC> *m) {
-    int me = static_cast<int>(threadIdx.x) - 2 * GROUP;
-    bool more = find_row(args, row);
-    cluster_meet();
-    while (more) {
-        row_start start = start_row(args, row.t, me, DECODER_THREADS);
-        key_list l = make_list(args, row, start, me, m);
-        decode_tiles<DC, WHOLE>(args, l, m, row);
-        pass_row(row, l.n);
-        more = find_row(args, row);
     }
 }
 

@@ -69,14 +69,20 @@ static __device__ __forceinline__ void decode_window8(uint32_t low, uint32_t hig
 
 /* ---- The list ---- */
 
-/* A row's list: n_window window positions, then n - n_window picks. */
+/* Row t's list: n_window window positions from `begin` on, then n - n_window picks. */
 typedef struct key_address { /* codes and scales of one key */
     const uint8_t *codes, *scales;
 } key_address;
 typedef struct key_list {
-    int32_t n_window, n;
+    int32_t slot, length, first, begin, n_window, n;
     const key_address *addresses; /* [n] in shared memory */
 } key_list;
+
+/* What begins the chains of loads that lead to a row's keys, or what the next link finds: the loads
+ * of one link are under way together. pick: of a thread, `threads` apart. */
+typedef struct row_start {
+    int32_t pos, slot, first, pick;
+} row_start;
 
 /* A load that stays where it stands in the program: early. */
 static __device__ __forceinline__ int32_t load_early(const int32_t *p) {
@@ -85,108 +91,76 @@ static __device__ __forceinline__ int32_t load_early(const int32_t *p) {
     return x;
 }
 
-/* What begins the chains of loads that lead to a row's keys, or what the next link finds: the loads
- * of one link are under way together. picks: of a thread, `threads` apart. */
-static constexpr int PICKS = 2;
-typedef struct row_start {
-    int32_t slot, first, picks[PICKS];
-} row_start;
-
-static __device__ __forceinline__ void load_picks(const di_attend_args &args, int64_t t,
-                                                  int32_t first, int32_t threads,
-                                                  int32_t (&picks)[PICKS]) {
-    const int32_t *row = cuda_at<const int32_t>(args.picks) + t * args.top_k;
-#pragma unroll
-    for (int k = 0; k < PICKS; k++) {
-        int32_t i = first + k * threads;
-        picks[k] = i < args.top_k ? load_early(row + i) : -1;
-    }
+static __device__ __forceinline__ int32_t load_pick(const di_attend_args &args, int64_t t,
+                                                    int32_t i) {
+    return i < args.top_k ? load_early(cuda_at<const int32_t>(args.picks) + t * args.top_k + i)
+                          : -1;
 }
 
-static __device__ __forceinline__ row_start start_row(const di_attend_args &args, int64_t t,
-                                                      int32_t me, int32_t threads) {
+static __device__ __forceinline__ row_start start_row(const di_attend_args &args, int64_t t) {
     row_start r;
+    r.pos = load_early(cuda_at<const int32_t>(args.batch.pos) + t);
     r.slot = load_early(&cuda_at<const di_row>(args.batch.rows)[t].slot);
     r.first = load_early(cuda_at<const int32_t>(args.batch.first) + t);
-    load_picks(args, t, me, threads, r.picks);
+    r.pick = load_pick(args, t, static_cast<int32_t>(threadIdx.x));
     return r;
 }
 
-/* The window: positions begin .. begin + n - 1, those from `length` on in the step's rows. */
-typedef struct key_window {
-    int32_t length, begin, n;
-} key_window;
-
-static __device__ __forceinline__ key_window window_of(const di_attend_args &args, int32_t slot,
-                                                       int32_t pos) {
-    const di_batch &b = args.batch;
-    key_window w;
-    w.length = load_early(cuda_at<const int32_t>(b.length) + slot);
-    int32_t floor = cuda_none(b.floor) ? 0 : load_early(cuda_at<const int32_t>(b.floor) + slot);
-    int32_t before = (args.block ? w.length : pos + 1) - args.window;
-    w.begin = before > floor ? before : floor;
-    w.n = (args.block ? w.length + args.block : pos + 1) - w.begin;
-    return w;
-}
-
 static __device__ __forceinline__ key_address window_key_at(const di_attend_args &args,
-                                                            const row_start &start,
-                                                            const key_window &w, int32_t p) {
-    int64_t d = args.head_dim, row = static_cast<int64_t>(start.first) + (p - w.length);
-    bool in_step = p >= w.length;
+                                                            const key_list &l, int32_t p) {
+    int64_t d = args.head_dim, row = static_cast<int64_t>(l.first) + (p - l.length);
+    bool in_step = p >= l.length;
     if (!in_step)
-        row = static_cast<int64_t>(start.slot) * args.ring.ring_slots + p % args.ring.ring_slots;
+        row = static_cast<int64_t>(l.slot) * args.ring.ring_slots + p % args.ring.ring_slots;
     return key_address{cuda_at<const uint8_t>(in_step ? args.kv_codes : args.ring.codes) + row * d,
                        cuda_at<const uint8_t>(in_step ? args.kv_scales : args.ring.scales) +
                            row * (d / 32)};
 }
 
-/* Where the keys of a thread's picks lie, to addresses[k * threads]; returns how many there are. */
-static __device__ __forceinline__ int32_t find_entries(const di_pages &p, int32_t per_page,
-                                                       int32_t slot, int32_t threads,
-                                                       const int32_t (&picks)[PICKS],
-                                                       key_address *addresses) {
+/* Where the key of a pick lies. */
+static __device__ __forceinline__ key_address entry_key_at(const di_pages &p, int32_t per_page,
+                                                           int32_t slot, int32_t pick) {
     const int32_t *table =
         cuda_at<const int32_t>(p.table) + static_cast<int64_t>(slot) * p.table_stride;
-    int32_t numbers[PICKS], n = 0;
-#pragma unroll
-    for (int k = 0; k < PICKS; k++)
-        numbers[k] = picks[k] < 0 ? 0 : load_early(table + picks[k] / per_page);
-#pragma unroll
-    for (int k = 0; k < PICKS; k++) {
-        if (picks[k] < 0) break; /* those behind the first -1 are -1 too */
-        int64_t place = picks[k] % per_page;
-        const uint8_t *page =
-            cuda_at<const uint8_t>(p.pool) + static_cast<uint64_t>(numbers[k]) * p.page_bytes;
-        addresses[k * threads] =
-            key_address{page + p.codes + place * (p.d / 2), page + p.scales + place * (p.d / 16)};
-        n++;
-    }
-    return n;
+    int32_t number = load_early(table + pick / per_page);
+    int64_t place = pick % per_page;
+    const uint8_t *page =
+        cuda_at<const uint8_t>(p.pool) + static_cast<uint64_t>(number) * p.page_bytes;
+    return key_address{page + p.codes + place * (p.d / 2), page + p.scales + place * (p.d / 16)};
 }
 
-/* Where all keys of a row lie, to addresses, by `threads` threads in whole warps, of which this is
- * number `me`. The window's size, which says where picks stand, is known late: room is left for the
- * largest, and the window stands at the end of it. Returns how many picks this warp has found;
- * *n_window: the window's size. */
-static __device__ __forceinline__ int32_t find_keys(const di_attend_args &args, int64_t t,
-                                                    int32_t pos, row_start start, int32_t me,
-                                                    int32_t threads, key_address *addresses,
-                                                    int32_t *n_window) {
-    int32_t per_page = args.top_k > 0 ? 64 / args.pages.ratio : 1, mine = 0;
+/* Where all keys of row t lie, to addresses; all `threads` threads of the block call, and meet before
+ * they read them. */
+static __device__ __forceinline__ key_list find_keys(const di_attend_args &args, int64_t t,
+                                                     row_start start, int32_t threads,
+                                                     key_address *addresses) {
+    const di_batch &b = args.batch;
+    int32_t me = static_cast<int32_t>(threadIdx.x);
+    int32_t per_page = args.top_k > 0 ? 64 / args.pages.ratio : 1;
+    key_list l;
+    l.slot = start.slot, l.first = start.first;
+    l.length = load_early(cuda_at<const int32_t>(b.length) + l.slot);
+    int32_t floor = cuda_none(b.floor) ? 0 : load_early(cuda_at<const int32_t>(b.floor) + l.slot);
+    int32_t picked = 0, now = start.pos + 1;
+    /* The window's size, which says where picks stand, is known only now; room is left for the
+     * largest, and the window stands at the end of it. */
     int32_t room = args.window + args.block;
-    key_window w = window_of(args, start.slot, pos);
 #pragma unroll 1 /* they run once: instructions that are not there need not be fetched */
-    for (int32_t begin = 0; begin < args.top_k; begin += PICKS * threads) {
-        if (begin > 0) load_picks(args, t, begin + me, threads, start.picks);
-        mine += find_entries(args.pages, per_page, start.slot, threads, start.picks,
-                             addresses + room + begin + me);
+    for (int32_t begin = 0; begin < args.top_k; begin += threads) {
+        if (begin > 0) start.pick = load_pick(args, t, begin + me);
+        if (start.pick >= 0)
+            addresses[room + begin + me] = entry_key_at(args.pages, per_page, l.slot, start.pick);
+        picked += __syncthreads_count(start.pick >= 0); /* those behind the first -1 are -1 too */
     }
+    int32_t before = (args.block ? l.length : now) - args.window;
+    l.begin = before > floor ? before : floor;
+    l.n_window = (args.block ? l.length + args.block : now) - l.begin;
+    l.n = l.n_window + picked;
+    l.addresses = addresses + (room - l.n_window);
 #pragma unroll 1
-    for (int32_t i = me; i < w.n; i += threads)
-        addresses[room - w.n + i] = window_key_at(args, start, w, w.begin + i);
-    *n_window = w.n;
-    return __reduce_add_sync(ALL_LANES, mine);
+    for (int32_t i = me; i < l.n_window; i += threads)
+        addresses[room - l.n_window + i] = window_key_at(args, l, l.begin + i);
+    return l;
 }
 
 #endif

@@ -12,22 +12,11 @@ static constexpr float LOG2_E = 1.4426950408889634f;
 
 typedef struct head_pair {  /* of two heads */
     float top[2], total[2]; /* after the last own block; total: of this thread's slots */
-    uint32_t met;           /* blocks of the peer, of all rows, whose maxima have been taken over */
+    uint32_t met;           /* blocks of the peer whose maxima have been taken over */
 } head_pair;
 
 static __device__ __forceinline__ int head_of(int r) {
     return static_cast<int>(threadIdx.x) % GROUP / WARP * 16 + lane_id() / 4 + 8 * r;
-}
-
-/* Asks for a row's queries, so that they are near when the warps have registers for them; by `threads`
- * threads, of which this is number `me`. */
-static __device__ __forceinline__ void ask_for_queries(const di_attend_args &args,
-                                                       const pair_row &row, int me, int threads) {
-    const uint8_t *q = cuda_at<const uint8_t>(args.q) +
-                       2 * heads_before(args, row) * static_cast<int64_t>(args.head_dim);
-    int32_t heads = args.n_heads - row.head < PAIR_HEADS ? args.n_heads - row.head : PAIR_HEADS;
-#pragma unroll 1
-    for (int32_t i = me * 64; i < heads * args.head_dim * 2; i += threads * 64) ask_for(q + i);
 }
 
 /* Queries (not by __ldg, see attend_decode.cuh) as the left operand, first of the other half of the values, then of this. */
@@ -36,7 +25,7 @@ static __device__ __forceinline__ void load_queries(const di_attend_args &args, 
                                                     uint32_t (&q)[DC / 2]) {
     const int width = WHOLE ? 2 * DC : args.head_dim, place = lane_id() % 4 * 8;
     const __nv_bfloat16 *all =
-        cuda_at<const __nv_bfloat16>(args.q) + heads_before(args, row) * width;
+        cuda_at<const __nv_bfloat16>(args.q) + (row.t * args.n_heads + row.head) * width;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         bool there = row.head + head_of(r) < args.n_heads;
@@ -75,11 +64,12 @@ static __device__ __forceinline__ void add_scores(const uint8_t *tile, int half,
     products_commit();
 }
 
-/* The scores of own block u of all rows. */
+/* The scores of own block u. */
 template <int DC>
-static __device__ __forceinline__ void make_scores(pair_shared<DC> *m, uint32_t u,
+static __device__ __forceinline__ void make_scores(pair_shared<DC> *m, int u,
                                                    const uint32_t (&q)[DC / 2], float (&s)[32]) {
-    uint32_t stage = turn_of(u) * 3, parity = turn_parity(u);
+    int stage = u % 2 * 3;
+    uint32_t parity = u / 2 & 1;
     barrier_wait(&m->full[stage], parity);
     hold(s);
     products_begin();
@@ -163,9 +153,9 @@ static __device__ __forceinline__ void take_softmax(head_pair *h, float scale, f
     }
 }
 
-/* Probabilities of own block u of all rows for both blocks' results. */
+/* Probabilities of own block u for both blocks' results. */
 template <int DC>
-static __device__ __forceinline__ void send_probabilities(pair_shared<DC> *m, uint32_t u, int peer,
+static __device__ __forceinline__ void send_probabilities(pair_shared<DC> *m, int u, int peer,
                                                           const float (&shrink)[2],
                                                           const uint32_t (&p)[16]) {
     int me = static_cast<int>(threadIdx.x);
@@ -187,27 +177,25 @@ static __device__ __forceinline__ void send_probabilities(pair_shared<DC> *m, ui
     if (lane_id() == 0) barrier_arrive(&m->sent[OWN]);
 }
 
-/* What results are multiplied with at the end. n: slots of the list; sink: of the two heads. */
+/* What results are multiplied with at the end. */
 template <int DC>
-static __device__ __forceinline__ void finish_heads(const pair_row &row, int32_t n,
-                                                    const float (&sink)[2], pair_shared<DC> *m,
-                                                    head_pair *h) {
-    uint32_t of_peer = row.peer + static_cast<uint32_t>(blocks_of(n, row.rank, PEER));
-    float top[2] = {h->top[0], h->top[1]}, total[2], *sums = m->total[turn_of(row.turn)];
-    if (h->met < of_peer) meet_maximum(m, h, top);
+static __device__ __forceinline__ void finish_heads(const pair_row &row, const key_list &l,
+                                                    pair_shared<DC> *m, head_pair *h) {
+    uint32_t n_blocks = static_cast<uint32_t>(l.n + SLAB - 1) / SLAB;
+    float top[2] = {h->top[0], h->top[1]}, total[2];
+    if (h->met < (n_blocks + static_cast<uint32_t>(row.rank)) / 2) meet_maximum(m, h, top);
 #pragma unroll
     for (int r = 0; r < 2; r++)
         total[r] = warp_reduce(h->total[r], add_op(), 4) * fast_exp2(h->top[r] - top[r]);
-    send_heads(sums, &m->summed, row.rank ^ 1, total);
-    barrier_wait(&m->summed, row.turn & 1);
-    threads_meet<SCORES_MEET, GROUP>(); /* all have waited: the next phase may end */
-    if (threadIdx.x == 0) barrier_expect(&m->summed, HEADS_BYTES);
+    send_heads(m->total, &m->summed, row.rank ^ 1, total);
+    barrier_wait(&m->summed, 0);
 #pragma unroll
-    for (int r = 0; r < 2; r++) /* An empty list: the sum is infinite, and 0 / infinity is the 0
-                                   that is wanted. */
-        total[r] += sums[head_of(r)] + exp2f(sink[r] * LOG2_E - top[r]);
-    /* The row before has been multiplied with its own. */
-    barrier_wait(&m->taken[turn_of(row.turn - 1)], turn_parity(row.turn - 1));
+    for (int r = 0; r < 2; r++) {
+        int head = head_of(r);
+        /* An empty list: the sum is infinite, and 0 / infinity is the 0 that is wanted. */
+        total[r] += m->total[head] + exp2f(m->inverse[head] * LOG2_E - top[r]);
+    }
+    __syncwarp();
     if (lane_id() % 4 == 0)
 #pragma unroll
         for (int r = 0; r < 2; r++) m->inverse[head_of(r)] = 1 / (KEY_SHARE * total[r]);
@@ -216,36 +204,23 @@ static __device__ __forceinline__ void finish_heads(const pair_row &row, int32_t
 }
 
 template <int DC, bool WHOLE>
-static __device__ __forceinline__ void make_probabilities(const di_attend_args &args, pair_row row,
+static __device__ __forceinline__ void make_probabilities(const di_attend_args &args,
+                                                          const pair_row &row, const key_list &l,
                                                           pair_shared<DC> *m, float scale) {
     uint32_t q[DC / 2], p[16];
-    float s[32], shrink[2], sink[2];
-    head_pair h = {};
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int head = row.head + head_of(r);
-        sink[r] = head < args.n_heads ? vector_value(args.sink, head) : 0;
+    float s[32], shrink[2];
+    head_pair h = {{-1e30f, -1e30f}, {0, 0}, 0};
+    load_queries<DC, WHOLE>(args, row, q);
+    for (int u = 0;; u++) {
+        int block = 2 * u + row.rank, live = l.n - block * SLAB;
+        if (live <= 0) break;
+        make_scores<DC>(m, u, q, s);
+        if (live < SLAB) mask_scores(s, live);
+        take_maximum(m, block, row.rank ^ 1, scale, s, &h, shrink);
+        take_softmax(&h, scale, s, p);
+        send_probabilities(m, u, row.rank ^ 1, shrink, p);
     }
-    bool more = find_row(args, row);
-    cluster_meet();
-    while (more) {
-        load_queries<DC, WHOLE>(args, row, q);
-        int32_t n = await_list(m, row);
-        h.top[0] = h.top[1] = -1e30f, h.total[0] = h.total[1] = 0;
-        for (int u = 0;; u++) {
-            int block = 2 * u + row.rank, live = n - block * SLAB;
-            if (live <= 0) break;
-            uint32_t turn = row.own + static_cast<uint32_t>(u);
-            make_scores<DC>(m, turn, q, s);
-            if (live < SLAB) mask_scores(s, live);
-            take_maximum(m, block, row.rank ^ 1, scale, s, &h, shrink);
-            take_softmax(&h, scale, s, p);
-            send_probabilities(m, turn, row.rank ^ 1, shrink, p);
-        }
-        finish_heads(row, n, sink, m, &h);
-        pass_row(row, n);
-        more = find_row(args, row);
-    }
+    finish_heads(row, l, m, &h);
 }
 
 #endif

@@ -42,18 +42,10 @@ static __device__ __forceinline__ void barrier_arrive_peer(uint32_t barrier) {
 /* The two halves of a meeting of all threads, whose warps come together; only barriers_made is
  * ordered by it. */
 static __device__ __forceinline__ void cluster_come() {
-    __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 static __device__ __forceinline__ void cluster_meet() {
-    __syncwarp();
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-/* N threads of the block, in whole warps, meet. ID: 1 to 15, of a barrier that such calls alone use. */
-template <int ID, int N> static __device__ __forceinline__ void threads_meet() {
-    __syncwarp();
-    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(ID), "n"(N) : "memory");
 }
 
 /* ---- Caches ---- */

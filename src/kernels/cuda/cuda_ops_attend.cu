@@ -233,7 +233,7 @@ static float score_scale(int32_t dim) {
     return static_cast<float>(1 / sqrt(static_cast<double>(dim)));
 }
 
-/* A block's shared memory at most. The released model's lists need 225 KiB. */
+/* A block's shared memory at most. */
 static constexpr size_t SHARED_MOST = 227 * 1024;
 
 /* Whether a block of compute capability 9.0 has room for the list (attend_pair.cuh). */
@@ -254,40 +254,19 @@ static bool whole_keys(const di_attend_args *args) {
     return all % 16 == 0 && args->pages.scales % 2 == 0;
 }
 
-/* Rows are taken in turns by as many clusters of two blocks as the device holds: while one row ends,
- * the next one's keys are found and decoded. */
-template <int DC, bool WHOLE>
-static void attend_rows(di_stream *s, const di_attend_args *args, size_t bytes) {
-    static int resident; /* clusters; a processor has one block, whatever the list */
-    auto kernel = attend_pair_kernel<DC, WHOLE>;
-    dim3 grid(2, cuda_blocks(args->n_heads, PAIR_HEADS));
-    if (resident == 0) {
-        cudaLaunchAttribute attribute = {};
-        cudaLaunchConfig_t config = {};
-        attribute.id = cudaLaunchAttributeClusterDimension;
-        attribute.val.clusterDim.x = 2, attribute.val.clusterDim.y = 1;
-        attribute.val.clusterDim.z = 1;
-        config.gridDim = grid, config.blockDim = dim3(PAIR_THREADS);
-        config.dynamicSmemBytes = bytes, config.attrs = &attribute, config.numAttrs = 1;
-        if (!cuda_can_launch(s, "attend", grid, bytes, kernel)) return;
-        cuda_check(s, cudaOccupancyMaxActiveClusters(&resident, kernel, &config), "attend");
-        if (resident < 1) resident = 1;
-    }
-    int32_t most = resident / static_cast<int32_t>(grid.y);
-    if (most < 1) most = 1;
-    grid.x = 2 * static_cast<uint32_t>(args->batch.n_rows < most ? args->batch.n_rows : most);
-    cuda_launch_early(s, "attend", grid, PAIR_THREADS, bytes, kernel, *args,
-                      score_scale(args->head_dim) * (LOG2_E / KEY_SHARE));
-}
-
 /* Returns whether it did. */
 template <int DC> static bool attend_pair(di_stream *s, const di_attend_args *args) {
     size_t bytes = pair_bytes<DC>(static_cast<int64_t>(args->window) + args->block + args->top_k);
     if (args->rope.dims > 2 * PAIR_ANGLES || !fits_pair(s, bytes)) return false;
+    dim3 grid(2 * static_cast<uint32_t>(args->batch.n_rows),
+              cuda_blocks(args->n_heads, PAIR_HEADS));
+    float scale = score_scale(args->head_dim) * (LOG2_E / KEY_SHARE);
     if (DC == MAX_DIM / 2 && whole_keys(args))
-        attend_rows<MAX_DIM / 2, true>(s, args, bytes);
+        cuda_launch_early(s, "attend", grid, PAIR_THREADS, bytes,
+                          attend_pair_kernel<MAX_DIM / 2, true>, *args, scale);
     else
-        attend_rows<DC, false>(s, args, bytes);
+        cuda_launch_early(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<DC, false>,
+                          *args, scale);
     return true;
 }
 
