@@ -317,14 +317,14 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     template <int M> __device__ void multiply_tile(place &at, float (&total)[SUMS]) const {
         int32_t each = SPLIT ? end_stage - first_stage : part_stages();
         int32_t left = end_stage - first_stage;
-        bool first = true;
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) total[i] = -0.0f; /* plus x is x, also if that is -0 */
         do {
             float sums[M / 2] = {};
             multiply_part<M>(left < each ? left : each, at, sums);
 #pragma unroll
-            for (int i = 0; i < M / 2; i++)
-                total[i] = SPLIT || first ? sums[i] : total[i] + sums[i];
-            first = false, left -= each;
+            for (int i = 0; i < M / 2; i++) total[i] = SPLIT ? sums[i] : total[i] + sums[i];
+            left -= each;
         } while (!SPLIT && left > 0);
     }
 
@@ -507,7 +507,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         int known = 0;
         if (LEAD > 0 && group == 1) follower_waits();
         for (int32_t number = 0; number < n_tiles; number++) {
-            float total[SUMS] = {};
+            float total[SUMS];
             barrier_wait(shared_address(&part->full[at.slot]), at.parity); /* the tile is known */
             const mma_tile &tile = part->tile[known];
             of_column mine = find_column(tile);
