@@ -255,15 +255,18 @@ test('drafts change nothing', async () => {
     assert.equal(accepted[0], 0);
 });
 
-// What must come next is verified without a draft pass: half of this answer at the least.
+// What must come next is verified without a draft pass. Of these letters no two are one token of the demo
+// model's, so that nothing is left to a draw: blocks of 1 + 5 tokens, whatever the temperature.
 test('what a schema leaves no choice about comes by the block', async () => {
     const one = await serve('--spec', 'fixed');
-    const fixed = { const: { first_name: 'Reynard', second_name: 'the red fox of the story' } };
-    const r = await chat({ response_format: { type: 'json_schema', json_schema: { schema: fixed } } },
-        one);
-    assert.deepEqual(JSON.parse(text(r)), fixed.const);
+    const fixed = { const: '~^QZXJ~`^QQZZ~VKQJXZ^~|QZ' };
+    const r = await chat({ temperature: 1.5,
+        response_format: { type: 'json_schema', json_schema: { schema: fixed } } }, one);
+    assert.equal(JSON.parse(text(r)), fixed.const);
     const n = r.json.usage.completion_tokens;
-    assert.ok(await metric(one, 'deepinfer:spec_decode_num_accepted_tokens_total') >= n / 2);
+    assert.ok(n >= fixed.const.length);
+    const accepted = await metric(one, 'deepinfer:spec_decode_num_accepted_tokens_total');
+    assert.ok(accepted >= 0.75 * n, `${accepted} of ${n}`);
     await one.stop();
 });
 

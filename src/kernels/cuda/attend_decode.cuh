@@ -13,10 +13,11 @@ typedef struct raw_key {
     int kind; /* NO_KEY: beyond the list or the key; the rest is not set */
 } raw_key;
 
+/* Keys are not loaded by __ldg: they may have been written while this kernel waited. */
 template <bool WHOLE>
 static __device__ __forceinline__ void load_words16(const uint8_t *from, uint32_t *words) {
     if (WHOLE) {
-        uint4 v = __ldg(reinterpret_cast<const uint4 *>(from));
+        uint4 v = *reinterpret_cast<const uint4 *>(from);
         words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
     } else {
         load_words<4>(from, words);
@@ -29,12 +30,12 @@ static __device__ __forceinline__ void load_raw(key_address at, int32_t dim, raw
     if (raw.kind == ENTRY_KEY) {
         const uint8_t *scales = at.scales + dim / 16;
         load_words16<WHOLE>(at.codes + dim / 2, raw.words);
-        raw.scales = WHOLE ? __ldg(reinterpret_cast<const uint16_t *>(scales))
+        raw.scales = WHOLE ? *reinterpret_cast<const uint16_t *>(scales)
                            : scales[0] | static_cast<uint32_t>(scales[1]) << 8;
     } else if (raw.kind == WINDOW_KEY) {
         load_words16<WHOLE>(at.codes + dim, raw.words);
         load_words16<WHOLE>(at.codes + dim + 16, raw.words + 4);
-        raw.scales = __ldg(at.scales + dim / 32);
+        raw.scales = at.scales[dim / 32];
     }
 }
 

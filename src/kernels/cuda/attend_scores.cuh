@@ -19,7 +19,7 @@ static __device__ __forceinline__ int head_of(int r) {
     return static_cast<int>(threadIdx.x) % GROUP / WARP * 16 + lane_id() / 4 + 8 * r;
 }
 
-/* Queries as the left operand, first of the other half of the values, then of this. */
+/* Queries (not by __ldg, see attend_decode.cuh) as the left operand, first of the other half of the values, then of this. */
 template <int DC, bool WHOLE>
 static __device__ __forceinline__ void load_queries(const di_attend_args &args, const pair_row &row,
                                                     uint32_t (&q)[DC / 2]) {
@@ -37,7 +37,7 @@ static __device__ __forceinline__ void load_queries(const di_attend_args &args, 
 #pragma unroll
             for (int i = 0; i < DC / 32; i++) {
                 uint4 v = make_uint4(0, 0, 0, 0);
-                if (WHOLE || begin + 32 * i < width) v = __ldg(half + 4 * i);
+                if (WHOLE || begin + 32 * i < width) v = half[4 * i];
                 int at = h * (DC / 4) + 8 * i + r;
                 q[at] = v.x, q[at + 2] = v.y, q[at + 4] = v.z, q[at + 6] = v.w;
             }

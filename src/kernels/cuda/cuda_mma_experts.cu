@@ -19,14 +19,11 @@ static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns
     constexpr int MT = 4 / Job::SIDES; /* 64 rows of weights a tile, of both sides */
     int64_t narrow = tiles * cuda_blocks(height, 16 * MT);
     if constexpr (Job::FORMAT == DI_FP4_PAIR) {
-        if (columns == 8)
-            mma_launch_narrow<Job, MT, 1>(s, "experts", job, narrow);
-        else if (columns == 16)
-            mma_launch_narrow<Job, MT, 2>(s, "experts", job, narrow);
-    } else if (columns == 32) {
-        run_wide<Job, 32>(s, job, wide);
+        if (columns == 8) mma_launch_narrow<Job, MT, 1>(s, "experts", job, narrow);
     }
-    if (columns == 64)
+    if (columns == 32)
+        run_wide<Job, 32>(s, job, wide);
+    else if (columns == 64)
         run_wide<Job, 64>(s, job, wide);
     else if (columns == 128)
         run_wide<Job, 128>(s, job, wide);
@@ -69,7 +66,7 @@ static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int
 void mma_run_experts(di_stream *s, const di_experts_args *args) {
     uint64_t picks = static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(args->top_k);
     int32_t columns = mma_expert_columns(picks, args->n_experts);
-    bool wide = columns > 16;
+    bool wide = columns > 8;
     int64_t slots = static_cast<int64_t>(wide ? mma_wide_slots(picks, args->n_experts) : picks);
     mma_order order = mma_order_of(DI_FP4_PAIR, wide, slots);
     pick_lists lists;

@@ -262,11 +262,11 @@ template <int DC> static bool attend_pair(di_stream *s, const di_attend_args *ar
               cuda_blocks(args->n_heads, PAIR_HEADS));
     float scale = score_scale(args->head_dim) * (LOG2_E / KEY_SHARE);
     if (DC == MAX_DIM / 2 && whole_keys(args))
-        cuda_launch(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<MAX_DIM / 2, true>,
-                    *args, scale);
+        cuda_launch_early(s, "attend", grid, PAIR_THREADS, bytes,
+                          attend_pair_kernel<MAX_DIM / 2, true>, *args, scale);
     else
-        cuda_launch(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<DC, false>, *args,
-                    scale);
+        cuda_launch_early(s, "attend", grid, PAIR_THREADS, bytes, attend_pair_kernel<DC, false>,
+                          *args, scale);
     return true;
 }
 

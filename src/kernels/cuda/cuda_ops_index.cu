@@ -325,7 +325,7 @@ static bool fits_stream(const di_stream *s, const di_index_select_args *args) {
 /* Whether pieces of codes and scales may be copied whole (index_score.cuh). */
 static bool is_aligned(const di_pages *p) {
     return p->di == INDEX_DIM && p->pool.address % 16 == 0 && p->page_bytes % 16 == 0 &&
-           p->key_codes % 16 == 0 && p->key_scales % 4 == 0;
+           p->key_codes % 16 == 0 && p->key_scales % 16 == 0;
 }
 
 static int64_t whole_chunks(int64_t n) { return (n + CHUNK_KEYS - 1) / CHUNK_KEYS * CHUNK_KEYS; }
@@ -358,7 +358,8 @@ static uint64_t take_pass(di_stream *s, index_pass *p) {
            take_part(s, &p->block_keys, rows * p->block_stride) +
            take_part(s, &p->bins, lists * BINS) + take_part(s, &p->low, lists * LOW) +
            take_part(s, &p->found, lists) + take_part(s, &p->counts, CHUNK_COUNTS * p->n_chunks) +
-           take_part(s, &p->strips, rows + 1) + take_part(s, &p->chunks, lists + 1);
+           take_part(s, &p->done, rows) + take_part(s, &p->strips, rows + 1) +
+           take_part(s, &p->chunks, lists + 1);
 }
 
 /* As many rows as there is memory for. */
@@ -378,19 +379,22 @@ static void run_pass(di_stream *s, const di_index_select_args *args, const index
                      di_ptr q, di_ptr weights) {
     uint32_t rows = static_cast<uint32_t>(pass.n_rows);
     uint32_t all = 2 * static_cast<uint32_t>(s->n_processors);
-    cuda_launch(s, "index queries", rows * ROW_PARTS + 1, INDEX_THREADS, 0, index_prepare_kernel,
-                *args, pass, cuda_at<const __nv_bfloat16>(q), cuda_at<const __nv_bfloat16>(weights),
-                weight_scale(args->pages.di, args->n_heads));
+    cuda_launch_early(s, "index queries", rows * ROW_PARTS + 1, INDEX_THREADS, 0,
+                      index_prepare_kernel, *args, pass, cuda_at<const __nv_bfloat16>(q),
+                      cuda_at<const __nv_bfloat16>(weights),
+                      weight_scale(args->pages.di, args->n_heads));
     if (is_aligned(&args->pages))
-        cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
-                    index_scores_kernel<true>, *args, pass);
+        cuda_launch_early(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
+                          index_scores_kernel<true>, *args, pass);
     else
-        cuda_launch(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
-                    index_scores_kernel<false>, *args, pass);
+        cuda_launch_early(s, "index scores", all, INDEX_THREADS, sizeof(score_shared) + 1024,
+                          index_scores_kernel<false>, *args, pass);
+    if (pass.stride <= WHOLE_LIST) return; /* no list can be longer */
     if (args->candidate_mode == DI_CANDIDATES_SOURCE)
-        cuda_launch(s, "index blocks", all, INDEX_THREADS, 0, index_blocks_kernel, *args, pass);
-    cuda_launch(s, "index counts", all, INDEX_THREADS, 0, index_count_kernel, *args, pass);
-    cuda_launch(s, "index picks", all, INDEX_THREADS, 0, index_write_kernel, *args, pass);
+        cuda_launch_early(s, "index blocks", all, INDEX_THREADS, 0, index_blocks_kernel, *args,
+                          pass);
+    cuda_launch_early(s, "index counts", all, INDEX_THREADS, 0, index_count_kernel, *args, pass);
+    cuda_launch_early(s, "index picks", all, INDEX_THREADS, 0, index_write_kernel, *args, pass);
 }
 
 static void select_streamed(di_stream *s, const di_index_select_args *args) {

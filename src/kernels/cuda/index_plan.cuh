@@ -9,6 +9,9 @@
  * ones, or (DI_CANDIDATES_USE) those of the published blocks. List n_rows + r, where there is one
  * (SOURCE), has row r's blocks.
  *
+ * Rows with short lists end there: the block of threads that scores the last of a row's entries picks
+ * from all of them, and from the row's blocks.
+ *
  * Work. How long lists are is known to the device alone. A grid fills the device once; each block of
  * threads takes an equal share of all pieces, which lie side by side: strips of entries for the
  * scores, chunks of keys afterwards. Where pieces of a list begin is written by plan_block.
@@ -27,6 +30,7 @@ static constexpr int STRIP = 64;        /* entries that a warpgroup scores at on
 static constexpr int CHUNK_KEYS = 512;  /* keys that a warp counts, or writes, at once: */
 static constexpr int LONG_CHUNK = 2048; /* of long lists, so that there are not too many chunks */
 static constexpr int LONG_LIST = 65536;
+static constexpr int WHOLE_LIST = 32768;    /* entries of rows that are not cut into chunks */
 static constexpr int BINS = 4096, LOW = 16; /* values of a key's upper and lower bits */
 static constexpr int CHUNK_COUNTS = LOW + 1;
 
@@ -48,6 +52,7 @@ typedef struct index_pass {
     int2 *found;      /* [lists]: those bits, -1 for fewer than k; how many are missing */
     int32_t *counts;  /* [CHUNK_COUNTS][n_chunks]: above, then by lower bits */
     int64_t n_chunks; /* room for */
+    int32_t *done;    /* [n_rows]: strips that have been scored */
     int32_t *strips;  /* [n_rows + 1]: a row's first strip */
     int32_t *chunks;  /* [lists + 1]: a list's first chunk */
     int32_t first, n_rows, lists;
@@ -74,6 +79,12 @@ static __device__ __forceinline__ int32_t list_size(const di_index_select_args &
     /* No more of the published blocks than there are can be visible, and these come first. */
     int32_t blocks = ceil_div(visible, args.block_size);
     return (blocks < args.top_blocks ? blocks : args.top_blocks) * args.block_size;
+}
+
+/* Whether a list is that of a row, or of its blocks, which is picked from at once (index_whole.cuh). */
+static __device__ __forceinline__ bool is_whole(const di_index_select_args &args,
+                                                const index_pass &pass, int32_t list) {
+    return list_size(args, pass, list < pass.n_rows ? list : list - pass.n_rows) <= WHOLE_LIST;
 }
 
 /* Elements of a chunk of a list of this size; lists of blocks have short ones. */
@@ -132,6 +143,7 @@ static __device__ int32_t plan_lists(const di_index_select_args &args, const ind
     for (int32_t begin = 0; begin < n; begin += INDEX_THREADS) {
         int32_t i = begin + static_cast<int32_t>(threadIdx.x), all;
         int32_t size = i < n ? list_size(args, pass, first + i) : 0;
+        if (!strips && i < n && is_whole(args, pass, first + i)) size = 0;
         int32_t mine = ceil_div(size, strips ? STRIP : list_chunk(pass, first + i, size));
         int32_t before = sum_before(mine, &all);
         if (i < n) starts[i] = base + before;

@@ -23,7 +23,7 @@
 #define DI_KERNELS_CUDA_INDEX_SCORE_CUH
 
 #include "kernels/cuda/attend_wide.cuh"
-#include "kernels/cuda/index_plan.cuh"
+#include "kernels/cuda/index_whole.cuh"
 
 static constexpr int TILE = STRIP / (GROUP / WARP); /* entries of a warp at once */
 static constexpr int STAGES = 4, INDEX_GROUPS = INDEX_THREADS / GROUP;
@@ -42,11 +42,22 @@ typedef struct score_shared { /* from a multiple of 1024 bytes on */
     key_slot slots[INDEX_WARPS][STAGES];
     uint32_t bins[BINS];
     int32_t starts[INDEX_ROWS + 1];
+    uint32_t ended[INDEX_ROWS / 32]; /* a bit for each row that this block is to pick from */
 } score_shared;
 
 /* Eight entries' words of one block lie in different banks. */
 static __device__ __forceinline__ int32_t key_place(int32_t entry, int32_t block) {
     return entry * KEY_BYTES + ((block ^ (entry >> 1 & 3)) << 4);
+}
+
+/* x, kept in a register: the compiler would rather make it anew in every turn of a loop. */
+static __device__ __forceinline__ uint32_t kept(uint32_t x) {
+    return __shfl_sync(ALL_LANES, x, lane_id());
+}
+template <typename T> static __device__ __forceinline__ T *kept(T *p) {
+    uint64_t x = reinterpret_cast<uint64_t>(p);
+    uint64_t high = kept(static_cast<uint32_t>(x >> 32));
+    return reinterpret_cast<T *>(high << 32 | kept(static_cast<uint32_t>(x)));
 }
 
 /* Both halves times both, rounded to bf16; never fused with what follows. */
@@ -148,6 +159,7 @@ static __device__ __forceinline__ void clear_row(const di_index_select_args &arg
         for (int32_t i = x; i < BINS / 4; i += step) bins[i] = make_int4(0, 0, 0, 0);
         if (x < LOW) pass.low[list * LOW + x] = 0;
     }
+    if (x == 0) pass.done[r] = 0;
     if (!live) return;
     for (int32_t i = x; i < args.top_k; i += step)
         cuda_at<int32_t>(args.picks)[t * args.top_k + i] = -1;
@@ -163,6 +175,7 @@ static __global__ __launch_bounds__(INDEX_THREADS) void index_prepare_kernel(
     const __nv_bfloat16 *weights, float scale) {
     __shared__ float2 angles[INDEX_DIM / 2];
     int32_t at = static_cast<int32_t>(blockIdx.x) - 1, x = static_cast<int32_t>(threadIdx.x);
+    begin_early();
     if (at < 0) {
         plan_block(args, pass);
         return;
@@ -281,36 +294,49 @@ static __device__ __forceinline__ void scales_of(uint32_t codes, float (&out)[KE
     out[3] = __uint_as_float(codes >> 1 & exponent);
 }
 
+/* Where a lane finds its words of the blocks of a slot, of entry g; eight entries on is the other. */
+typedef struct word_places {
+    uint32_t of[KEY_BLOCKS];
+} word_places;
+static __device__ __forceinline__ word_places places_of_words() {
+    word_places places;
+#pragma unroll
+    for (int b = 0; b < KEY_BLOCKS; b++)
+        places.of[b] =
+            kept(static_cast<uint32_t>(key_place(lane_id() / 4, b) + 4 * (lane_id() % 4)));
+    return places;
+}
+
 /* The sums over a block: of entries g and g + 8 in d[..][4 j ..] and d[..][4 j + 2 ..], heads 8 j +
- * 2 t and the next. */
-static __device__ __forceinline__ void begin_tile(const key_slot &slot, uint32_t queries,
-                                                  float (&d)[KEY_BLOCKS][16]) {
-    int32_t g = lane_id() / 4, t = lane_id() % 4;
+ * 2 t and the next. slot: a shared address; queries: the lower word of their descriptor. */
+static __device__ __forceinline__ void begin_tile(uint32_t slot, const word_places &places,
+                                                  uint32_t queries, float (&d)[KEY_BLOCKS][16]) {
     uint32_t a[KEY_BLOCKS][4];
 #pragma unroll
     for (int b = 0; b < KEY_BLOCKS; b++) {
-        const uint8_t *at = slot.codes + key_place(g, b) + 4 * t;
-        uint32_t low = *reinterpret_cast<const uint32_t *>(at);
-        uint32_t high = *reinterpret_cast<const uint32_t *>(at + 8 * KEY_BYTES);
+        uint32_t low = load_shared_32(slot + places.of[b]);
+        uint32_t high = load_shared_32(slot + places.of[b] + 8 * KEY_BYTES);
         a[b][0] = even_codes(low), a[b][1] = even_codes(high);
         a[b][2] = odd_codes(low), a[b][3] = odd_codes(high);
     }
+    const uint64_t upper = descriptor_k(0) >> 32 << 32;
     products_begin();
 #pragma unroll
     for (int b = 0; b < KEY_BLOCKS; b++)
-        product_codes(d[b], a[b], descriptor_k(queries + static_cast<uint32_t>(32 * b)));
+        product_codes(d[b], a[b], queries + static_cast<uint32_t>(32 * b / 16) | upper);
     products_commit();
 }
 
 /* The scores of entries g and g + 8 of a tile; in all lanes of a quad. apart: of the queries, or
  * NULL. weights: of heads 8 j + 2 t and the next. */
-static __device__ __forceinline__ float2 join_tile(const key_slot &slot, float (&d)[KEY_BLOCKS][16],
+static __device__ __forceinline__ float2 join_tile(uint32_t slot, float (&d)[KEY_BLOCKS][16],
                                                    const float (*apart)[KEY_BLOCKS],
                                                    const uint32_t (&weights)[HEAD_TILES]) {
     int32_t g = lane_id() / 4, t = lane_id() % 4;
     float low[KEY_BLOCKS], high[KEY_BLOCKS], dot[16], sum[4] = {};
-    scales_of(slot.scales[g], low);
-    scales_of(slot.scales[g + 8], high);
+    uint32_t scales = slot + offsetof(key_slot, scales) + static_cast<uint32_t>(4 * g);
+    scales_of(load_shared_32(scales), low);
+    scales_of(load_shared_32(scales + 32), high);
     if (apart != NULL)
 #pragma unroll
         for (int b = 0; b < KEY_BLOCKS; b++)
@@ -337,15 +363,148 @@ static __device__ __forceinline__ float2 join_tile(const key_slot &slot, float (
     return make_float2(sum[0], sum[2]);
 }
 
-/* Writes a tile's keys and counts them. there: as fetch_tile said. */
-static __device__ __forceinline__ void store_scores(float2 scores, uint32_t there, int32_t place,
-                                                    int32_t size, uint16_t *keys, uint32_t *bins) {
-    int32_t t = lane_id() % 4, e = lane_id() / 4 + 8 * t; /* lanes 4 g and 4 g + 1 write */
-    if (t >= 2 || place + e >= size) return;
-    float score = round_a<__nv_bfloat16>(t == 0 ? scores.x : scores.y);
-    uint32_t key = (there >> e & 1u) != 0 ? half_key(score) : 0;
-    keys[place + e] = static_cast<uint16_t>(key);
+/* Which of a tile's entries a lane writes: lanes 4 g and 4 g + 1 do. */
+static __device__ __forceinline__ int32_t stored_entry() {
+    return lane_id() / 4 + 8 * (lane_id() % 4);
+}
+/* Writes the key of this lane's entry of a tile, and counts it if it may be taken. */
+static __device__ __forceinline__ void store_score(float2 scores, bool counts, uint16_t *to,
+                                                   uint32_t *bins) {
+    float score = round_a<__nv_bfloat16>(lane_id() % 4 == 0 ? scores.x : scores.y);
+    uint32_t key = counts ? half_key(score) : 0;
+    *to = static_cast<uint16_t>(key);
     if (key != 0) atomicAdd(&bins[key / LOW], 1u);
+}
+
+/* ---- The strips of a row that a block takes, two kinds of lists ---- */
+
+/* A warp's way through its tiles: of strips begin .. of row r, which warpgroups take in turn. */
+typedef struct tile_run {
+    int32_t n, first; /* tiles, and the first place in the list of tile 0 */
+    uint32_t slots;   /* shared address of STAGES slots */
+} tile_run;
+static constexpr int TILE_STEP = INDEX_GROUPS * STRIP; /* from one tile to the next */
+
+/* Tiles of a list of published blocks, or whose keys lie anyhow: every entry has its own address. */
+template <bool ALIGNED> struct listed_tiles {
+    const di_index_select_args &args;
+    const tile_run &run;
+    key_finder f;
+    key_slot *slots;
+    int32_t block, entry, page;
+    uint64_t there; /* of STAGES tiles, the oldest in the low bits */
+
+    __device__ __forceinline__ int32_t place(int32_t i) const {
+        return run.first + i * TILE_STEP + lane_id() % TILE;
+    }
+    __device__ __forceinline__ int32_t block_at(int32_t i) const {
+        return i < run.n ? find_block(f, args.block_size, place(i)) : -1;
+    }
+    __device__ __forceinline__ int32_t page_of(int32_t of) const {
+        return of < 0 ? 0 : f.table[of >> f.page_bits];
+    }
+    __device__ __forceinline__ listed_tiles(const di_index_select_args &a, const tile_run &tiles,
+                                            const key_finder &finder, key_slot *memory)
+        : args(a), run(tiles), f(finder), slots(memory), there(0) {
+        block = block_at(0);
+        entry = entry_of(f, args.block_size, place(0), block);
+        page = page_of(entry);
+        block = block_at(1);
+    }
+    /* Fetches tile i, asks for what is ahead of it. */
+    __device__ __forceinline__ void fetch(int32_t i) {
+        int32_t next = entry_of(f, args.block_size, place(i + 1), block), next_page = page_of(next);
+        block = block_at(i + 2);
+        uint64_t now = fetch_tile<ALIGNED>(args.pages, f, entry, page,
+                                           slots + static_cast<uint32_t>(i) % STAGES);
+        there = there >> TILE | now << (TILE * (STAGES - 1));
+        entry = next, page = next_page;
+    }
+    /* Whether this lane's entry of a tile, at a place of the list, may be taken. To be asked before
+     * the next tile is fetched. */
+    __device__ __forceinline__ bool counts(int32_t) const {
+        return (there >> TILE >> (stored_entry() % TILE) & 1u) != 0;
+    }
+};
+
+/* Tiles of a list of all visible entries: a tile is part of one page, where its keys lie one behind
+ * the other. What lies behind the last visible entry may be read and is not counted. */
+struct running_tiles {
+    const tile_run &run;
+    const int32_t *table;
+    const uint8_t *codes, *scales; /* of page 0, this lane's piece of its first tile */
+    uint32_t page_bytes, page_mask, to, scales_to; /* in a slot: where this lane's pieces go */
+    int32_t page_bits, visible, page;
+
+    __device__ __forceinline__ int32_t page_at(int32_t i) const {
+        int32_t at = run.first + i * TILE_STEP;
+        return i < run.n && at < visible ? table[at >> page_bits] : 0;
+    }
+    __device__ __forceinline__ running_tiles(const di_index_select_args &args,
+                                             const tile_run &tiles, const key_finder &f)
+        : run(tiles), table(kept(f.table)), page_bits(f.page_bits), visible(f.visible) {
+        int32_t lane = lane_id();
+        codes = kept(f.codes + 16 * lane), scales = kept(f.scales + 16 * (lane % 4));
+        page_bytes = static_cast<uint32_t>(args.pages.page_bytes);
+        to = kept(static_cast<uint32_t>(key_place(lane / 4, lane % 4)));
+        scales_to = kept(static_cast<uint32_t>(offsetof(key_slot, scales)) + 16u * (lane % 4));
+        page_mask = (1u << page_bits) - 1;
+        page = page_at(0);
+    }
+    __device__ __forceinline__ void fetch(int32_t i) {
+        int32_t at = run.first + i * TILE_STEP;
+        uint32_t slot = run.slots + static_cast<uint32_t>(i) % STAGES * sizeof(key_slot);
+        uint64_t from = static_cast<uint64_t>(static_cast<uint32_t>(page)) * page_bytes;
+        uint32_t place = static_cast<uint32_t>(at) & page_mask;
+        bool some = i < run.n && at < visible;
+        page = page_at(i + 1);
+        if (!some) return;
+        const uint8_t *mine = codes + from + place * KEY_BYTES;
+        copy_16(slot + to, mine);
+        copy_16(slot + to + 8 * KEY_BYTES, mine + 8 * KEY_BYTES);
+        if (to < KEY_BYTES) /* four lanes: those of entry 0 */
+            copy_16(slot + scales_to, scales + from + place * KEY_BLOCKS);
+    }
+    __device__ __forceinline__ bool counts(int32_t place) const { return place < visible; }
+};
+
+/* All tiles of a run. keys: the row's; those of whole strips are written, 0 where the list has none. */
+template <typename Tiles>
+static __device__ __forceinline__ void score_tiles(Tiles &tiles, const tile_run &run,
+                                                   const float (*apart)[KEY_BLOCKS],
+                                                   score_shared *shared, uint16_t *keys) {
+    const word_places places = places_of_words();
+    uint32_t weights[HEAD_TILES], queries;
+    queries = kept(static_cast<uint32_t>(descriptor_k(shared_address(shared->query.codes))));
+    int32_t at = run.first + stored_entry();
+    bool stores = lane_id() % 4 < 2; /* lanes 4 g and 4 g + 1 */
+    uint16_t *to = keys + at;
+    for (int32_t i = 0; i < STAGES - 1; i++) {
+        tiles.fetch(i);
+        copies_commit();
+    }
+#pragma unroll
+    for (int j = 0; j < HEAD_TILES; j++)
+        weights[j] =
+            reinterpret_cast<const uint32_t *>(shared->query.weights)[4 * j + lane_id() % 4];
+#pragma unroll 1
+    for (int32_t i = 0; i < run.n; i++) {
+        float d[KEY_BLOCKS][16];
+        uint32_t slot = run.slots + static_cast<uint32_t>(i) % STAGES * sizeof(key_slot);
+        copies_wait<STAGES - 2>();
+        __syncwarp();
+        begin_tile(slot, places, queries, d);
+        bool counts = tiles.counts(at);
+        tiles.fetch(i + STAGES - 1); /* where the tile before this one was */
+        copies_commit();
+        products_wait<0>();
+#pragma unroll
+        for (int b = 0; b < KEY_BLOCKS; b++) hold(d[b]);
+        float2 scores = join_tile(slot, d, apart, weights);
+        if (stores) store_score(scores, counts, to, shared->bins);
+        at += TILE_STEP, to += TILE_STEP;
+    }
+    copies_wait<0>();
 }
 
 /* The strips of one row that are this block's: warpgroups take them in turn. All warps of a group go
@@ -354,53 +513,22 @@ template <bool ALIGNED>
 static __device__ void score_strips(const di_index_select_args &args, const index_pass &pass,
                                     score_shared *shared, int32_t r, int32_t begin, int32_t end,
                                     bool is_apart) {
-    int32_t group = warp_id() / (GROUP / WARP), n = ceil_div(end - begin - group, INDEX_GROUPS);
-    int32_t size = args.block_size;
+    int32_t group = warp_id() / (GROUP / WARP);
     key_finder f = finder_of(args, pass, r);
     key_slot *slots = shared->slots[warp_id()];
+    tile_run run;
+    run.n = ceil_div(end - begin - group, INDEX_GROUPS);
+    run.first = (begin + group - shared->starts[r]) * STRIP + warp_id() % (GROUP / WARP) * TILE;
+    run.slots = kept(shared_address(slots));
     uint16_t *keys = pass.keys + r * pass.stride;
-    /* The first place of this warp's tile of strip i, and this lane's own. */
-    int32_t tile = (begin + group - shared->starts[r]) * STRIP + warp_id() % (GROUP / WARP) * TILE;
-    auto tile_of = [&](int32_t i) { return tile + i * (INDEX_GROUPS * STRIP); };
-    auto lane_of = [&](int32_t i) { return tile_of(i) + lane_id() % TILE; };
-    auto slot_of = [&](int32_t i) { return slots + static_cast<uint32_t>(i) % STAGES; };
-    auto block_at = [&](int32_t i) { return i < n ? find_block(f, size, lane_of(i)) : -1; };
-    auto entry_at = [&](int32_t i, int32_t block) { return entry_of(f, size, lane_of(i), block); };
-    auto page_of = [&](int32_t entry) { return entry < 0 ? 0 : f.table[entry >> f.page_bits]; };
-    int32_t block = block_at(0), entry = entry_at(0, block), page = page_of(entry);
-    block = block_at(1);
-    uint64_t there = 0; /* of STAGES tiles, the oldest in the low bits */
-    auto advance =
-        [&](int32_t i) { /* fetches tile i, asks for what is ahead of it */
-                         int32_t next = entry_at(i + 1, block), next_page = page_of(next);
-                         block = block_at(i + 2);
-                         uint64_t now = fetch_tile<ALIGNED>(args.pages, f, entry, page, slot_of(i));
-                         there = there >> TILE | now << (TILE * (STAGES - 1));
-                         copies_commit();
-                         entry = next, page = next_page;
-        };
-    for (int32_t i = 0; i < STAGES - 1; i++) advance(i);
-    uint32_t queries = shared_address(shared->query.codes), weights[HEAD_TILES];
     const float(*apart)[KEY_BLOCKS] = is_apart ? shared->query.apart : NULL;
-#pragma unroll
-    for (int j = 0; j < HEAD_TILES; j++)
-        weights[j] =
-            reinterpret_cast<const uint32_t *>(shared->query.weights)[4 * j + lane_id() % 4];
-    for (int32_t i = 0; i < n; i++) {
-        float d[KEY_BLOCKS][16];
-        const key_slot &slot = *slot_of(i);
-        copies_wait<STAGES - 2>();
-        __syncwarp();
-        begin_tile(slot, queries, d);
-        uint32_t now = static_cast<uint32_t>(there >> TILE) & ((1u << TILE) - 1);
-        advance(i + STAGES - 1); /* where the tile before this one was */
-        products_wait<0>();
-#pragma unroll
-        for (int b = 0; b < KEY_BLOCKS; b++) hold(d[b]);
-        float2 scores = join_tile(slot, d, apart, weights);
-        store_scores(scores, now, tile_of(i), f.size, keys, shared->bins);
+    if (ALIGNED && f.blocks == NULL && (1 << f.page_bits) >= TILE) {
+        running_tiles tiles(args, run, f);
+        score_tiles(tiles, run, apart, shared, keys);
+    } else {
+        listed_tiles<ALIGNED> tiles(args, run, f, slots);
+        score_tiles(tiles, run, apart, shared, keys);
     }
-    copies_wait<0>();
 }
 
 /* Row r's queries into shared memory; all threads, after a barrier, and there is one in the end.
@@ -435,8 +563,11 @@ static __global__ __launch_bounds__(INDEX_THREADS,
     extern __shared__ uint8_t shared_bytes[];
     uint32_t off = -shared_address(shared_bytes) & 1023u;
     score_shared *shared = reinterpret_cast<score_shared *>(shared_bytes + off);
+    let_kernels_begin();
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS)
         shared->bins[i] = 0;
+    if (threadIdx.x < INDEX_ROWS / 32) shared->ended[threadIdx.x] = 0;
+    await_kernels_before();
     index_share share = take_share(pass.strips, pass.n_rows, 0, 1, shared->starts);
     for (int32_t r = share.list; share.begin < share.end; r++) {
         int32_t end = shared->starts[r + 1] < share.end ? shared->starts[r + 1] : share.end;
@@ -446,8 +577,18 @@ static __global__ __launch_bounds__(INDEX_THREADS,
         __syncthreads();
         flush_bins(shared->bins, pass.bins + r * BINS);
         __syncthreads();
+        if (is_whole(args, pass, r) &&
+            is_last_of_row(pass.done + r, end - share.begin,
+                           shared->starts[r + 1] - shared->starts[r]) &&
+            threadIdx.x == 0)
+            shared->ended[r / 32] |= 1u << r % 32;
         share.begin = end;
     }
+    __syncthreads();
+    for (int32_t i = 0; i < ceil_div(pass.n_rows, 32);
+         i++) /* scoring needs no registers any more */
+        for (uint32_t rows = shared->ended[i]; rows != 0; rows &= rows - 1)
+            pick_row(args, pass, 32 * i + __ffs(static_cast<int>(rows)) - 1, shared->bins);
 #endif
 }
 

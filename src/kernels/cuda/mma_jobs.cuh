@@ -4,9 +4,13 @@
  *
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
  * up); STATIC, whether its tiles are known before earlier kernels are done; AS_STORED, whether rows
- * of activations are read as they lie; rows, what all stored rows have in common; soon; count and tile, of tiles of some height and width; x_row(tile, column), the
- * prepared row (AS_STORED: the value that it begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what
- * becomes of sums: store of one, store4 of four from out_at on, or with two sides finish and finish8.
+ * of activations are read as they lie; rows, what all stored rows have in common; soon, weights that
+ * another product reads next; count and tile, of tiles of some height and width; x_row(tile, column),
+ * the prepared row (AS_STORED: the value that it begins with), or x_octet(tile), the first eight of
+ * wide ones, of x_octets() in all; and what becomes of sums. One side: store of one; with column_at,
+ * which says where a column goes, store4 of four, store8 of eight that are bf16, store_float where
+ * FLOATS and the tile say so. Two: finish and finish8; joined with a column's weight, which column_at
+ * says, and store_h8 of eight that are.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -63,6 +67,19 @@ static __device__ __forceinline__ void mma_store4(__nv_bfloat16 *out, int32_t le
         if (i < left) out[i] = __float2bfloat16_rn(v[i]);
 }
 
+/* Eight that are bf16. */
+static __device__ __forceinline__ void mma_store8(__nv_bfloat16 *out, int32_t left, uint4 y) {
+    if (left >= 8 && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
+        *reinterpret_cast<uint4 *>(out) = y;
+        return;
+    }
+    const uint32_t words[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < left)
+            out[i] = __ushort_as_bfloat16(static_cast<uint16_t>(words[i / 2] >> i % 2 * 16));
+}
+
 /* ---- A stored matrix, or groups of its rows, times rows of activations; or two matrices ---- */
 
 typedef struct mma_matrix {
@@ -76,7 +93,7 @@ typedef struct mma_matrix {
 template <di_dtype W> struct mma_linear {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = true, AS_STORED = false;
+    static constexpr bool STATIC = true, AS_STORED = false, FLOATS = true;
     mma_rows rows;
     const uint8_t *x;
     int32_t groups, n_rows;
@@ -129,11 +146,18 @@ template <di_dtype W> struct mma_linear {
         else
             static_cast<__nv_bfloat16 *>(t.out)[at] = __float2bfloat16_rn(y);
     }
-    /* Where the tile's first row of a column is, and four neighbours from `row`, a multiple of 4, on. */
-    __device__ int64_t out_at(const mma_tile &t, int32_t column) const {
+    /* Where the tile's first row of a column is, and neighbours from `row`, a multiple of them, on. */
+    typedef int64_t of_column;
+    __device__ of_column column_at(const mma_tile &t, int32_t column) const {
         return (t.column + column) * t.out_stride + t.out_row;
     }
-    __device__ void store4(const mma_tile &t, int32_t row, int64_t at, float4 y) const {
+    __device__ void store8(const mma_tile &t, int32_t row, of_column at, uint4 y) const {
+        mma_store8(static_cast<__nv_bfloat16 *>(t.out) + at + row, t.end - t.row - row, y);
+    }
+    __device__ void store_float(const mma_tile &t, int32_t row, of_column at, float y) const {
+        if (t.row + row < t.end) static_cast<float *>(t.out)[at + row] = y;
+    }
+    __device__ void store4(const mma_tile &t, int32_t row, of_column at, float4 y) const {
         if (!t.to_f) {
             mma_store4(static_cast<__nv_bfloat16 *>(t.out) + at + row, t.end - t.row - row, y);
             return;
@@ -276,23 +300,40 @@ template <di_dtype W> struct mma_expert_in {
     __device__ float weight_of(int32_t slot) const {
         return weights == NULL ? 1.0f : weights[lists.pick[slot]];
     }
-    /* Eight channels from `row` on, of one column: gate and up of four, and of the next four. Whole
-     * warps; four neighbours have 32 channels. */
+    typedef float of_column;
+    __device__ of_column column_at(const mma_tile &t, int32_t column) const {
+        return weight_of(t.column + column);
+    }
+    /* A channel of a column, whose weight is given, as bf16 has it. */
+    __device__ float joined(float gate, float up, float weight) const {
+        return to_float(swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate),
+                                                    round_a<__nv_bfloat16>(up), limit, weight));
+    }
+    /* Eight channels from `row` on, of one column. Whole warps; four neighbours have 32 channels. */
+    __device__ void store_h8(const mma_tile &t, int32_t row, int32_t column, float (&v)[8]) const {
+        bool live = column < t.columns && t.row + row < t.end;
+        mma_store_chunk(h_order, h, t.column + column, t.row + row, mma_padded(inner), true, live,
+                        v);
+    }
+    __device__ void store_h8(const mma_tile &t, int32_t row, int32_t column, uint4 h8) const {
+        float v[8] = {__uint_as_float(h8.x << 16), __uint_as_float(h8.x & 0xFFFF0000u),
+                      __uint_as_float(h8.y << 16), __uint_as_float(h8.y & 0xFFFF0000u),
+                      __uint_as_float(h8.z << 16), __uint_as_float(h8.z & 0xFFFF0000u),
+                      __uint_as_float(h8.w << 16), __uint_as_float(h8.w & 0xFFFF0000u)};
+        store_h8(t, row, column, v);
+    }
+    /* The same from sums: gate and up of four, and of the next four. */
     __device__ void finish8(const mma_tile &t, int32_t row, int32_t column,
                             const float4 (&sums)[4]) const {
         bool live = column < t.columns && t.row + row < t.end;
-        int32_t slot = t.column + column;
-        float weight = live ? weight_of(slot) : 0.0f, v[8];
+        float weight = live ? column_at(t, column) : 0.0f, v[8];
         const float gate[8] = {sums[0].x, sums[0].y, sums[0].z, sums[0].w,
                                sums[1].x, sums[1].y, sums[1].z, sums[1].w};
         const float up[8] = {sums[2].x, sums[2].y, sums[2].z, sums[2].w,
                              sums[3].x, sums[3].y, sums[3].z, sums[3].w};
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] =
-                to_float(swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate[i]),
-                                                     round_a<__nv_bfloat16>(up[i]), limit, weight));
-        mma_store_chunk(h_order, h, slot, t.row + row, mma_padded(inner), true, live, v);
+        for (int i = 0; i < 8; i++) v[i] = joined(gate[i], up[i], weight);
+        store_h8(t, row, column, v);
     }
     /* A warp: 32 channels of one column, from the sums of this lane's. */
     __device__ void finish(const mma_tile &t, int32_t row, int32_t column, float gate,
@@ -311,7 +352,7 @@ template <di_dtype W> struct mma_expert_in {
 template <di_dtype W> struct mma_expert_out {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = true, AS_STORED = false;
+    static constexpr bool STATIC = true, AS_STORED = false, FLOATS = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *x; /* h */
@@ -345,11 +386,12 @@ template <di_dtype W> struct mma_expert_out {
         int64_t place = lists.place[t.column + column];
         out[place * width + t.row + row] = __float2bfloat16_rn(y);
     }
-    __device__ int64_t out_at(const mma_tile &t, int32_t column) const {
+    typedef int64_t of_column;
+    __device__ of_column column_at(const mma_tile &t, int32_t column) const {
         return lists.place[t.column + column] * static_cast<int64_t>(width) + t.row;
     }
-    __device__ void store4(const mma_tile &t, int32_t row, int64_t at, float4 y) const {
-        mma_store4(out + at + row, t.end - t.row - row, y);
+    __device__ void store8(const mma_tile &t, int32_t row, of_column at, uint4 y) const {
+        mma_store8(out + at + row, t.end - t.row - row, y);
     }
 };
 

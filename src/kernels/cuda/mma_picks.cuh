@@ -10,13 +10,15 @@ static inline int64_t mma_most_tiles(const di_experts_args *args, int32_t width)
     return picks / width + (picks < args->n_experts ? picks : args->n_experts);
 }
 
-/* Columns of a tile: as picks an expert has on average make it worth. Above 16 tiles are wide. */
-static constexpr uint64_t MMA_WIDE_PICKS = 10; /* an expert; wide above */
+/* Columns of a tile: as picks an expert has on average make it worth. Experts are chosen unevenly:
+ * those that are have about a third more than the average, and one in thirty six times as many.
+ * Wide tiles of 32 read each weight once where narrow ones of 8 begin anew for every 8 picks. */
+static constexpr uint64_t MMA_WIDE_PICKS = 2; /* an expert; wide above */
 static inline int32_t mma_expert_columns(uint64_t picks, int32_t n_experts) {
     uint64_t experts = static_cast<uint64_t>(n_experts);
-    return picks > 40 * experts               ? 128
-           : picks > MMA_WIDE_PICKS * experts ? 64
-           : picks > 5 * experts              ? 16
+    return picks > 24 * experts               ? 128
+           : picks > 10 * experts             ? 64
+           : picks > MMA_WIDE_PICKS * experts ? 32
                                               : 8;
 }
 

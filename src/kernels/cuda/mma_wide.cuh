@@ -5,7 +5,9 @@
  * activations come in whole pieces through a ring in shared memory. Weights are decoded in
  * registers, once for all columns, and are the left operand of wgmma m64nNk16 from there,
  * activations the right one from shared memory. While one unit is multiplied the next is decoded.
- * Blocks stay, and the ring runs on from tile to tile.
+ * Blocks stay, and the ring runs on from tile to tile. A warpgroup has rows of its own and never waits
+ * for the other, which multiplies while this one finishes sums. With two sides a thread has a channel's
+ * gate and up.
  *
  * Sums are those of mma_narrow.cuh bit by bit: the same 16 values of K in every instruction, the
  * same parts of K from 0, added in their order. That wgmma adds as mma.sync does is a property of
@@ -24,10 +26,14 @@
 
 /* Three warpgroups; of the last one a warp copies, and the others have its registers. */
 static constexpr int WIDE_MULTIPLY = 256, WIDE_THREADS = 384, WIDE_HEIGHT = 128;
+static constexpr int WIDE_GROUP = 128; /* threads of a warpgroup */
 
-/* All threads that multiply. */
-static __device__ __forceinline__ void multipliers_meet() {
-    asm volatile("bar.sync 1, %0;" ::"n"(WIDE_MULTIPLY) : "memory");
+/* Warpgroup 0 or 1. By constants: a barrier whose number is not known takes all that a block has. */
+static __device__ __forceinline__ void group_meets(int group) {
+    if (group == 0)
+        asm volatile("bar.sync 1, %0;" ::"n"(WIDE_GROUP) : "memory");
+    else
+        asm volatile("bar.sync 2, %0;" ::"n"(WIDE_GROUP) : "memory");
 }
 
 template <typename Job, int N, bool SPLIT> struct mma_wide {
@@ -42,45 +48,75 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr uint32_t WEIGHTS = STRIPS * STRIP, STAGE = WEIGHTS + OCTETS * OCTET;
     static_assert(WEIGHTS % 128 == 0 && STAGE % 128 == 0, "operands are aligned");
 
-    /* Shared memory: the ring, its barriers, what is known of tiles, sums of PASS columns. Blocks
-     * that have one part of one tile put their sums where the ring was, and share a processor. */
-    static constexpr int BLOCKS = SPLIT && N <= 64 ? 2 : 1;
-    static constexpr uint32_t ALL = (BLOCKS == 2 ? 112 : 226) * 1024;
-    static constexpr int PASS = N <= 64 ? N : 32, PITCH = WIDE_HEIGHT + 4;
-    static constexpr uint32_t JOINT = PASS * PITCH * 4, KNOWN_BYTES = 2048;
-    static constexpr int FIT = static_cast<int>((ALL - KNOWN_BYTES - (SPLIT ? 0 : JOINT)) / STAGE);
-    static constexpr int DEPTH = FIT < 8 ? FIT : 8;
-    static_assert(DEPTH >= 3 && (!SPLIT || DEPTH * STAGE >= JOINT), "there is room");
-    static constexpr uint32_t JOINT_AT = SPLIT ? 0 : DEPTH * STAGE;
-    static constexpr uint32_t KNOWN_AT = DEPTH * STAGE + (SPLIT ? 0 : JOINT);
-    static constexpr size_t BYTES = KNOWN_AT + KNOWN_BYTES;
+    /* Blocks of a processor: two where tiles are small. Those of routed experts of few columns are
+     * bound by memory and by decoding, and one waits while the other decodes. */
+    static constexpr bool ROUTED = W == DI_FP4_PAIR && !SPLIT;
+    static constexpr int BLOCKS = (SPLIT && N <= 64) || (ROUTED && N <= 32) ? 2 : 1;
 
-    /* Tiles are known from the first of their copies on. */
-    static constexpr int KNOWN = DEPTH + 2;
+    /* Registers of a thread of the last warpgroup, and of the others: together no more than three
+     * have when the block begins, 168 or 80. */
+    static constexpr int FEWER = BLOCKS == 2 && SPLIT ? 40 : 56;
+    static constexpr int MORE = BLOCKS == 1 ? 224 : SPLIT ? 96 : 88;
+    static_assert(FEWER + 2 * MORE <= 3 * (BLOCKS == 1 ? 168 : 80), "there are as many");
+
+    /* What the sums of a column need, which a thread of each warpgroup asks for before the tile is
+     * multiplied: columns are never more than threads. */
+    using of_column = typename Job::of_column;
+    static_assert(N <= WIDE_GROUP, "a thread a column");
+
+    /* Tiles are known from the first of their copies on. They are looked up a warp's width at a time,
+     * since each costs several reads of memory one behind the other. */
+    static constexpr int MOST_DEPTH = 8, KNOWN = MOST_DEPTH + 2;
     struct shared_part {
-        mma_tile tile[KNOWN];
-        uint64_t full[DEPTH], empty[DEPTH];
+        mma_tile tile[KNOWN], looked_up[WARP];
+        uint64_t full[MOST_DEPTH], empty[MOST_DEPTH];
+        of_column columns[2][SPLIT ? 1 : N]; /* of each warpgroup */
     };
-    static_assert(sizeof(shared_part) <= KNOWN_BYTES, "there is room");
+
+    /* Shared memory: the ring, its barriers and what is known of tiles; sums on their way out, in
+     * bf16, of PASS columns. Blocks that have one part of one tile put theirs, joint[column][row],
+     * where the ring was. */
+    static constexpr uint32_t ALL = (BLOCKS == 2 ? 112 : 226) * 1024;
+    static constexpr int PASS = Job::SIDES == 2 || N <= 64 ? N : 64;
+    static constexpr int PITCH = WIDE_HEIGHT + 4, JOINT_PASS = N <= 64 ? N : 32;
+    static constexpr int ROWS = HEIGHT / 2; /* of the output, a warpgroup's */
+    static constexpr uint32_t OUT = SPLIT ? 0 : 2 * PASS * ROWS * 2;
+    static constexpr uint32_t PART = (sizeof(shared_part) + 127) / 128 * 128;
+    static constexpr int FIT = static_cast<int>((ALL - PART - OUT) / STAGE);
+    static constexpr int DEPTH = FIT < MOST_DEPTH ? FIT : MOST_DEPTH;
+    static_assert(DEPTH >= 3 && (!SPLIT || DEPTH * STAGE >= JOINT_PASS * PITCH * 4), "room");
+    static constexpr uint32_t OUT_AT = DEPTH * STAGE, PART_AT = OUT_AT + OUT;
+    static constexpr size_t BYTES = PART_AT + PART;
 
     const Job &job;
     uint32_t ring; /* a shared address */
-    float *joint;
+    float *joint;  /* where the ring is */
     shared_part *part;
-    int32_t n_items, first_stage, end_stage;
-    int32_t t, own_row; /* own_row and 8 further: of this thread's sums */
+    int32_t n_items, n_tiles; /* in all; of this block */
+    int32_t first_stage, end_stage;
+    int32_t t, group, own_row; /* own_row and OTHER_ROW further: of this thread's sums */
     bool far;
 
+    /* From the run and the scale of a thread's first row to those of its second: 8 further in its
+     * strip, or the same of the other side. */
+    static constexpr uint32_t SIDE = WEIGHTS / 2;
+    static constexpr int OTHER_ROW = Job::SIDES == 1 ? 8 : HEIGHT;
+    static constexpr uint32_t OTHER_RUN = Job::SIDES == 1 ? WARP * 16 : SIDE;
+    static constexpr uint32_t OTHER_SCALE = Job::SIDES == 2 ? SIDE : W == DI_FP4_PAIR ? WARP : 4;
+
     __device__ mma_wide(const Job &j, uint8_t *shared) : job(j), ring(shared_address(shared)) {
-        joint = reinterpret_cast<float *>(shared + JOINT_AT);
-        part = reinterpret_cast<shared_part *>(shared + KNOWN_AT);
+        joint = reinterpret_cast<float *>(shared);
+        part = reinterpret_cast<shared_part *>(shared + PART_AT);
+        int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
         n_items = j.count(HEIGHT, N);
+        n_tiles = n_items > block ? (n_items - block + blocks - 1) / blocks : 0;
         first_stage = 0, end_stage = mma_padded(j.rows.k) / K;
         if (SPLIT) {
             first_stage = static_cast<int32_t>(blockIdx.y) * part_stages();
             if (first_stage + part_stages() < end_stage) end_stage = first_stage + part_stages();
         }
-        t = lane_id() % 4, own_row = warp_id() * 16 + lane_id() / 4;
+        t = lane_id() % 4, group = warp_id() / 4;
+        own_row = warp_id() * (MMA_STRIP / Job::SIDES) + lane_id() / 4;
         far = mma_format<W>::SCALES && *j.rows.far != 0;
     }
     __device__ int32_t part_stages() const { return mma_part_length(job.rows.k) / K; }
@@ -105,9 +141,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     __device__ piece piece_of(const mma_tile &at) const {
         int lane = lane_id();
         if (lane < Job::SIDES) {
-            constexpr uint32_t SIDE = WEIGHTS / Job::SIDES;
             const uint8_t *first = lane == 0 ? at.strips[0] : at.strips[1];
-            return piece{first + first_stage * WEIGHTS, lane * SIDE, SIDE, WEIGHTS};
+            return piece{first + first_stage * WEIGHTS, lane * SIDE, WEIGHTS / Job::SIDES, WEIGHTS};
         }
         if (lane > Job::SIDES) return piece{NULL, 0, 0, 0};
         int64_t between = job.x_octets() * OCTET;
@@ -115,12 +150,21 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                      static_cast<uint32_t>((at.columns + 7) / 8) * OCTET, between};
     }
 
+    /* Tiles from number `first` of this block's on, a lane each. */
+    __device__ void look_up(int32_t first) const {
+        int64_t item = blockIdx.x + static_cast<int64_t>(first + lane_id()) * gridDim.x;
+        __syncwarp(); /* those before are read */
+        if (item < n_items)
+            part->looked_up[lane_id()] = job.tile(static_cast<int32_t>(item), HEIGHT, N);
+        __syncwarp();
+    }
+
     __device__ void copy_all() const {
         place at = {0, 1}; /* the first time round nothing is waited for */
         int known = 0;
-        for (int32_t item = static_cast<int32_t>(blockIdx.x); item < n_items;
-             item += static_cast<int32_t>(gridDim.x)) {
-            mma_tile tile = job.tile(item, HEIGHT, N);
+        for (int32_t number = 0; number < n_tiles; number++) {
+            if (number % WARP == 0) look_up(number);
+            const mma_tile &tile = part->looked_up[number % WARP];
             piece mine = piece_of(tile);
             uint32_t all = __reduce_add_sync(ALL_LANES, mine.bytes);
             for (int32_t stage = first_stage; stage < end_stage; stage++) {
@@ -142,22 +186,21 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* ---- Products ---- */
 
-    /* Narrower instructions where a tile is not full; no tile is narrower than its instructions. */
-    static constexpr int N64 = N < 64 ? N : 64, N96 = N < 96 ? N : 96;
-    static __device__ int32_t multiplied(int32_t columns) {
-        int32_t n = (columns + 31) / 32 * 32;
-        return n < N ? n : N;
-    }
-
     /* A warp is done with a stage. */
     __device__ void release(int slot) const {
         if (lane_id() == 0) barrier_arrive(shared_address(&part->empty[slot]));
     }
 
-    __device__ uint32_t scale_at(uint32_t strip, int q, int upper) const {
-        uint32_t at = strip + mma_format<W>::RUNS;
-        if (W == DI_FP4_PAIR) return load_shared_8(at + upper * WARP + lane_id());
-        return load_shared_8(at + upper * 4 + 2 * q + t / 2);
+    /* In a stage: the run and the scale of own_row, in group 0 of its strip. */
+    __device__ uint32_t own_run() const {
+        return static_cast<uint32_t>(own_row / MMA_STRIP) * STRIP +
+               static_cast<uint32_t>(own_row % MMA_STRIP / 8 * WARP + lane_id()) * 16;
+    }
+    __device__ uint32_t own_scale() const {
+        int upper = own_row % MMA_STRIP / 8;
+        return static_cast<uint32_t>(own_row / MMA_STRIP) * STRIP + mma_format<W>::RUNS +
+               static_cast<uint32_t>(W == DI_FP4_PAIR ? upper * WARP + lane_id()
+                                                      : upper * 4 + t / 2);
     }
 
     /* A stage, in units of two steps, for M columns; `before`: the slot of the stage before, which is
@@ -166,18 +209,19 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     __device__ void multiply_stage(int slot, int before, uint32_t (&a)[2][8],
                                    float (&sums)[M / 2]) const {
         uint32_t stage = ring + static_cast<uint32_t>(slot) * STAGE;
-        uint32_t strip = stage + static_cast<uint32_t>(warp_id()) * STRIP;
-        uint32_t run = strip + static_cast<uint32_t>(lane_id()) * 16, x = stage + WEIGHTS;
+        uint32_t run = stage + own_run(), x = stage + WEIGHTS;
 #pragma unroll
         for (int q = 0; q < GROUPS; q++) {
             uint4 lower = {}, upper = {};
             if constexpr (W != DI_BF16) {
                 lower = load_shared_128(run + 2 * q * WARP * 16);
-                upper = load_shared_128(run + (2 * q + 1) * WARP * 16);
+                upper = load_shared_128(run + 2 * q * WARP * 16 + OTHER_RUN);
             }
             uint32_t by = 0, by8 = 0;
             if constexpr (mma_format<W>::SCALES) {
-                uint32_t scale = scale_at(strip, q, 0), scale8 = scale_at(strip, q, 1);
+                uint32_t scales = stage + own_scale() + 2 * q; /* FP4 has one group */
+                uint32_t scale = load_shared_8(scales);
+                uint32_t scale8 = load_shared_8(scales + OTHER_SCALE);
                 by = far ? mma_multiplier<W, true>(scale) : mma_multiplier<W, false>(scale);
                 by8 = far ? mma_multiplier<W, true>(scale8) : mma_multiplier<W, false>(scale8);
             }
@@ -190,7 +234,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                 if constexpr (W ==
                               DI_BF16) { /* stored values are operands as they are: not before */
                     lower = load_shared_128(run + 2 * q * WARP * 16);
-                    upper = load_shared_128(run + (2 * q + 1) * WARP * 16);
+                    upper = load_shared_128(run + 2 * q * WARP * 16 + OTHER_RUN);
                 }
                 if (far)
                     mma_decode<W, true>(lower, upper, u, by, by8, mine);
@@ -237,21 +281,114 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         } while (!SPLIT && left > 0);
     }
 
-    /* ---- Sums ---- */
+    /* Narrower instructions where a tile is not full: 0 where there are none. Experts' tiles seldom
+     * are; below 32 columns decoding is what takes time, unless tiles have no more. */
+    static __host__ __device__ constexpr int narrower(int m) {
+        if (m <= 32) return ROUTED && N == 32 && m > 8 ? m / 2 : 0;
+        return m - 32;
+    }
+    template <int M>
+    __device__ void multiply_columns(int32_t columns, place &at, float (&total)[SUMS]) const {
+        constexpr int LESS = narrower(M);
+        if constexpr (LESS > 0)
+            if (columns <= LESS) {
+                multiply_columns<LESS>(columns, at, total);
+                return;
+            }
+        multiply_tile<M>(at, total);
+    }
 
-    /* joint[column][row] of PASS columns. */
+    /* ---- Sums of whole tiles ---- */
+
+    /* Where 16 bytes, 8 rows, of a column are on their way out: places are exchanged within 128 bytes,
+     * so that neither those of eight columns nor those of eight neighbours meet in a bank. */
+    static constexpr int CHUNKS = ROWS / 8;
+    __device__ uint32_t out_place(int column, int chunk) const {
+        int other = CHUNKS == 8 ? column % 8 : column / 2 % 4;
+        return ring + OUT_AT +
+               static_cast<uint32_t>((group * PASS + column) * ROWS * 2 + (chunk ^ other) * 16);
+    }
+
+    /* One matrix: rows as they come. */
+    __device__ void store_rows(const mma_tile &at, const float (&total)[SUMS],
+                               of_column mine) const {
+        int thread = static_cast<int>(threadIdx.x) % WIDE_GROUP, chunk = thread % CHUNKS;
+        of_column *columns = part->columns[group];
+#pragma unroll
+        for (int first = 0; first < N; first += PASS) {
+            if (first >= at.columns) break;
+            group_meets(group); /* all have read what was here before */
+            if (first == 0 && thread < N) columns[thread] = mine;
+#pragma unroll
+            for (int j = 0; j < PASS / 8; j += 2) {
+                const float *y = total + first / 2 + 4 * j;
+                int column = 8 * j + lane_id() / 16 * 8 + lane_id() % 8;
+                store_matrices(out_place(column, warp_id() % 4 * 2 + lane_id() / 8 % 2),
+                               pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]), pack_bf16(y[4], y[5]),
+                               pack_bf16(y[6], y[7]));
+            }
+            group_meets(group);
+            int left = at.columns - first < PASS ? at.columns - first : PASS;
+            for (int column = thread / CHUNKS; column < left; column += WIDE_GROUP / CHUNKS)
+                job.store8(at, group * ROWS + chunk * 8, columns[first + column],
+                           load_shared_128(out_place(column, chunk)));
+        }
+    }
+
+    /* The same in float32, from where the sums are: eight lanes have a column's neighbours. */
+    __device__ void store_floats(const mma_tile &at, const float (&total)[SUMS],
+                                 of_column mine) const {
+        int thread = static_cast<int>(threadIdx.x) % WIDE_GROUP;
+        of_column *columns = part->columns[group];
+        group_meets(group);
+        if (thread < N) columns[thread] = mine;
+        group_meets(group);
+#pragma unroll
+        for (int f = 0; f < SUMS; f++) {
+            int column = f / 4 * 8 + 2 * t + f % 2, row = own_row + f % 4 / 2 * OTHER_ROW;
+            if (column < at.columns) job.store_float(at, row, columns[column], total[f]);
+        }
+    }
+
+    /* Gate and up: h, which is quantised in blocks of 32 channels, those of a warpgroup. */
+    __device__ void store_h(const mma_tile &at, const float (&total)[SUMS], of_column mine) const {
+        int thread = static_cast<int>(threadIdx.x) % WIDE_GROUP, chunk = thread % CHUNKS;
+        of_column *columns = part->columns[group];
+        if (thread < N) columns[thread] = mine;
+        group_meets(group); /* also: all have read what was on its way before */
+#pragma unroll
+        for (int j = 0; j < OCTETS; j += 4) {
+            if (8 * j >= at.columns) break;
+            uint32_t h[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float *y = total + 4 * (j + i);
+                const of_column *of = columns + 8 * (j + i) + 2 * t;
+                h[i] = pack_bf16(job.joined(y[0], y[2], of[0]), job.joined(y[1], y[3], of[1]));
+            }
+            store_matrices(out_place(8 * j + lane_id(), warp_id() % 4), h[0], h[1], h[2], h[3]);
+        }
+        group_meets(group);
+        for (int column = thread / CHUNKS; column / 8 * 8 < at.columns; /* whole warps */
+             column += WIDE_GROUP / CHUNKS)
+            job.store_h8(at, group * ROWS + chunk * 8, column,
+                         load_shared_128(out_place(column, chunk)));
+    }
+
+    /* ---- Sums of tiles that a cluster has ---- */
+
+    /* joint[column][row] of JOINT_PASS columns. */
     __device__ void put_sums(const float (&total)[SUMS], int pass) const {
 #pragma unroll
         for (int f = 0; f < SUMS; f++) {
-            int column = f / 4 * 8 + f % 2, i = f % 4 / 2 * 8;
-            if (column / PASS != pass) continue;
-            joint[(column % PASS + 2 * t) * PITCH + own_row + i] = total[f];
+            int column = f / 4 * 8 + f % 2, i = f % 4 / 2 * OTHER_ROW;
+            if (column / JOINT_PASS != pass) continue;
+            joint[(column % JOINT_PASS + 2 * t) * PITCH + own_row + i] = total[f];
         }
     }
 
     /* Four neighbours: the parts in their order, from the cluster's blocks. */
     static __device__ float4 joined4(const float *y) {
-        if (!SPLIT) return *reinterpret_cast<const float4 *>(y);
         float4 sum = cluster_read4(y, 0);
         for (int p = 1; p < static_cast<int>(gridDim.y); p++) {
             float4 more = cluster_read4(y, p);
@@ -260,67 +397,74 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         return sum;
     }
 
-    /* A warp a column, or with two sides a lane eight channels of one. The blocks of a cluster have a
-     * part each; every one joins and stores its share of the sums. */
+    /* A warp a column, or with two sides a lane eight channels of one. Every block joins and stores
+     * its share of the sums. */
     __device__ void store_sums(const mma_tile &at, int pass) const {
-        int parts = SPLIT ? static_cast<int>(gridDim.y) : 1;
-        int rank = SPLIT ? static_cast<int>(blockIdx.y) : 0;
-        int32_t columns = at.columns - pass * PASS < PASS ? at.columns - pass * PASS : PASS;
+        int parts = static_cast<int>(gridDim.y), rank = static_cast<int>(blockIdx.y);
+        int32_t first = pass * JOINT_PASS;
+        int32_t columns = at.columns - first < JOINT_PASS ? at.columns - first : JOINT_PASS;
         if constexpr (Job::SIDES == 1) {
             constexpr int WARPS = WIDE_MULTIPLY / WARP;
             int mine = warp_id() + WARPS * (rank + parts * lane_id()); /* lane i: of the i-th */
-            int64_t row = mine < columns ? job.out_at(at, pass * PASS + mine) : 0;
+            int64_t row = mine < columns ? job.column_at(at, first + mine) : 0;
             for (int i = 0; (mine = warp_id() + WARPS * (rank + parts * i)) < columns; i++)
                 job.store4(at, 4 * lane_id(), __shfl_sync(ALL_LANES, row, i),
                            joined4(joint + mine * PITCH + 4 * lane_id()));
         } else {
-            constexpr int CHUNKS = HEIGHT / 8;
+            constexpr int EIGHTS = HEIGHT / 8;
             for (int e = static_cast<int>(threadIdx.x) + WIDE_MULTIPLY * rank;
-                 e / WARP * WARP < columns * CHUNKS; e += WIDE_MULTIPLY * parts) {
-                int column = e / CHUNKS, row = e % CHUNKS * 8;
+                 e / WARP * WARP < columns * EIGHTS; e += WIDE_MULTIPLY * parts) {
+                int column = e / EIGHTS, row = e % EIGHTS * 8;
                 const float *y = joint + (column < columns ? column : 0) * PITCH + row;
                 float4 v[4] = {joined4(y), joined4(y + 4), joined4(y + HEIGHT),
                                joined4(y + HEIGHT + 4)};
-                job.finish8(at, row, pass * PASS + column, v);
+                job.finish8(at, row, first + column, v);
             }
         }
     }
 
-    __device__ void store_tile(const mma_tile &at, const float (&total)[SUMS]) const {
+    __device__ void store_joint(const mma_tile &at, const float (&total)[SUMS]) const {
 #pragma unroll 1
-        for (int pass = 0; pass * PASS < at.columns; pass++) {
-            if constexpr (SPLIT) {
-                cluster_sync_aligned(); /* all are done with their rings, or with reading sums */
-                put_sums(total, pass);
-                cluster_sync_aligned();
-                store_sums(at, pass);
-            } else {
-                multipliers_meet();
-                put_sums(total, pass);
-                multipliers_meet();
-                store_sums(at, pass);
-            }
+        for (int pass = 0; pass * JOINT_PASS < at.columns; pass++) {
+            cluster_sync_aligned(); /* all are done with their rings, or with reading sums */
+            put_sums(total, pass);
+            cluster_sync_aligned();
+            store_sums(at, pass);
+        }
+    }
+
+    /* ---- Tiles ---- */
+
+    __device__ of_column find_column(const mma_tile &at) const {
+        int32_t column = static_cast<int32_t>(threadIdx.x) % WIDE_GROUP;
+        return !SPLIT && column < at.columns ? job.column_at(at, column) : of_column{};
+    }
+    __device__ void store_tile(const mma_tile &at, const float (&total)[SUMS],
+                               of_column mine) const {
+        if constexpr (SPLIT) {
+            store_joint(at, total);
+        } else if constexpr (Job::SIDES == 2) {
+            store_h(at, total, mine);
+        } else {
+            if constexpr (Job::FLOATS)
+                if (at.to_f) {
+                    store_floats(at, total, mine);
+                    return;
+                }
+            store_rows(at, total, mine);
         }
     }
 
     __device__ void multiply_all() const {
         place at = {0, 0};
         int known = 0;
-        for (int32_t item = static_cast<int32_t>(blockIdx.x); item < n_items;
-             item += static_cast<int32_t>(gridDim.x)) {
+        for (int32_t number = 0; number < n_tiles; number++) {
             float total[SUMS] = {};
             barrier_wait(shared_address(&part->full[at.slot]), at.parity); /* the tile is known */
             const mma_tile &tile = part->tile[known];
-            int32_t columns = multiplied(tile.columns);
-            if (N <= 32 || columns == 32)
-                multiply_tile<32>(at, total);
-            else if (N <= 64 || columns == 64)
-                multiply_tile<N64>(at, total);
-            else if (columns == 96)
-                multiply_tile<N96>(at, total);
-            else
-                multiply_tile<N>(at, total);
-            store_tile(tile, total);
+            of_column mine = find_column(tile);
+            multiply_columns<N>(tile.columns, at, total);
+            store_tile(tile, total, mine);
             known = known + 1 == KNOWN ? 0 : known + 1;
         }
     }
@@ -338,10 +482,10 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         make_barriers();
         __syncthreads();
         if (threadIdx.x >= WIDE_MULTIPLY) {
-            fewer_registers<BLOCKS == 2 ? 40 : 56>();
+            fewer_registers<FEWER>();
             if (warp_id() == WIDE_MULTIPLY / WARP) copy_all();
         } else {
-            more_registers<BLOCKS == 2 ? 96 : 224>();
+            more_registers<MORE>();
             multiply_all();
             if constexpr (SPLIT) cluster_sync_aligned(); /* no block ends while others read */
         }
