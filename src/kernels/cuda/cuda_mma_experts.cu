@@ -41,7 +41,7 @@ static uint8_t *take_h(di_stream *s, int64_t n_rows, int32_t inner) {
  * has. With kept rows only the lists wait for the router, and are made beside the stream. */
 static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int32_t columns,
                                   int64_t slots, mma_order order, pick_lists *lists) {
-    bool wide = columns > 16;
+    bool wide = order.wide;
     mma_input in = {args->u, args->width, args->n_rows, 1, args->width, true, order, NULL};
     const uint8_t *kept =
         wide ? NULL : mma_kept(s, DI_FP4_PAIR, args->u, args->n_rows, args->width);
