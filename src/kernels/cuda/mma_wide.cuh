@@ -33,14 +33,6 @@
 static constexpr int WIDE_MULTIPLY = 256, WIDE_THREADS = 384, WIDE_HEIGHT = 128;
 static constexpr int WIDE_GROUP = 128; /* threads of a warpgroup */
 
-/* The second warpgroup waits for the first one's call. */
-static __device__ __forceinline__ void follower_waits() {
-    asm volatile("bar.sync 3, %0;" ::"n"(WIDE_MULTIPLY) : "memory");
-}
-static __device__ __forceinline__ void follower_may_begin() {
-    asm volatile("bar.arrive 3, %0;" ::"n"(WIDE_MULTIPLY) : "memory");
-}
-
 /* Warpgroup 0 or 1. By constants: a barrier whose number is not known takes all that a block has. */
 static __device__ __forceinline__ void group_meets(int group) {
     if (group == 0)
@@ -138,17 +130,10 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     }
     __device__ int32_t part_stages() const { return mma_part_length(job.rows.k) / K; }
 
-    /* Stages that the first warpgroup is ahead of the second: while one finishes its sums the other has
-     * products left. What is copied ahead becomes less by as many; tiles of fewer columns do not wait
-     * for products. */
-    static constexpr int LEAD = N < 128 || SPLIT ? 0 : DEPTH < 5 ? 1 : 2;
-    static_assert(LEAD < DEPTH, "they have come before any is given back");
-
     /* Where the ring is written or read. */
     struct place {
         int slot;
         uint32_t parity;
-        int lead; /* stages until the second warpgroup may follow; 0: it may */
         __device__ void next() {
             if (++slot == DEPTH) slot = 0, parity ^= 1;
         }
@@ -202,7 +187,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     }
 
     __device__ void copy_all() const {
-        place at = {0, 1, 0}; /* the first time round nothing is waited for */
+        place at = {0, 1}; /* the first time round nothing is waited for */
         int known = 0;
         for (int32_t number = 0; number < n_tiles; number++) {
             if (number % WARP == 0) look_up(number);
@@ -306,7 +291,6 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             multiply_stage<M>(at.slot, before, a, sums);
             before = at.slot;
             at.next();
-            if (at.lead > 0 && --at.lead == 0) follower_may_begin();
         }
         products_wait<0>();
         hold(sums);
@@ -503,9 +487,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     }
 
     __device__ void multiply_all() const {
-        place at = {0, 0, group == 0 ? LEAD : 0};
+        place at = {0, 0};
         int known = 0;
-        if (LEAD > 0 && group == 1) follower_waits();
         for (int32_t number = 0; number < n_tiles; number++) {
             float total[SUMS];
             barrier_wait(shared_address(&part->full[at.slot]), at.parity); /* the tile is known */
@@ -515,7 +498,6 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             store_tile(tile, total, mine);
             known = known + 1 == KNOWN ? 0 : known + 1;
         }
-        if (at.lead > 0) follower_may_begin(); /* there were fewer stages */
     }
 
     __device__ void make_barriers() const {
