@@ -12,14 +12,6 @@ static __device__ __forceinline__ void barrier_init(uint32_t b, uint32_t arrival
 static __device__ __forceinline__ void barrier_arrive(uint32_t b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
 }
-/* At the barrier that stands there in block `rank` of the cluster. */
-static __device__ __forceinline__ void barrier_arrive_at(uint32_t b, uint32_t rank) {
-    asm volatile("{\n.reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(b),
-                 "r"(rank)
-                 : "memory");
-}
 /* One arrival, and so many bytes that are on their way. */
 static __device__ __forceinline__ void barrier_expect(uint32_t b, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes)
@@ -86,17 +78,6 @@ static __device__ __forceinline__ void copy_bulk(uint32_t shared, const void *fr
 /* Asks for a multiple of 16 bytes, aligned to 16, to be in the second cache. */
 static __device__ __forceinline__ void ask_for_bulk(const void *from, uint32_t bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
-/* The same into every block of the cluster that `blocks` has a bit for, at the same place; the bytes
- * count at the barrier of each. */
-static __device__ __forceinline__ void
-copy_bulk_to(uint16_t blocks, uint32_t shared, const void *from, uint32_t bytes, uint32_t barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1], %2, [%3], %4;" ::"r"(shared),
-        "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
-        : "memory");
 }
 
 #endif

@@ -2,35 +2,31 @@
 #include "kernels/cuda/mma_picks.cuh"
 #include "kernels/cuda/mma_run.cuh"
 
-/* `height`: of the product; `tiles` of columns. Those of the shared expert, which is FP8, are split
- * where they do not fill the device. */
-template <typename Job, int N>
-static void run_wide(di_stream *s, const Job &job, int64_t tiles, int32_t height) {
-    using wide = mma_wide<Job, N, false>;
-    int64_t items = tiles * wide::PEERS * cuda_blocks(height, wide::PEERS * wide::HEIGHT);
+/* Tiles of the shared expert, which is FP8, are split where they do not fill the device. */
+template <typename Job, int N> static void run_wide(di_stream *s, const Job &job, int64_t tiles) {
     if constexpr (Job::FORMAT == DI_F8_E4M3)
-        if (mma_is_split<mma_wide<Job, N, true>::BLOCKS>(s, job.rows.k, items)) {
-            mma_launch_split<Job, N>(s, "experts", job, items);
+        if (mma_is_split<mma_wide<Job, N, true>::BLOCKS>(s, job.rows.k, tiles)) {
+            mma_launch_split<Job, N>(s, "experts", job, tiles);
             return;
         }
-    mma_launch_wide<Job, N>(s, "experts", job, items);
+    mma_launch_wide<Job, N>(s, "experts", job, tiles);
 }
 
-/* The tiles of columns have `columns` each. */
+/* `height`: of the product, whose tiles have `columns` each. */
 template <typename Job>
 static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns, int32_t height) {
-    if constexpr (Job::FORMAT == DI_FP4_PAIR)
-        if (columns == 8) {
-            constexpr int MT = 4 / Job::SIDES; /* 64 rows of weights a tile, of both sides */
-            mma_launch_narrow<Job, MT, 1>(s, "experts", job,
-                                          tiles * cuda_blocks(height, MMA_STRIP * MT));
-        }
+    int64_t wide = tiles * cuda_blocks(height, WIDE_HEIGHT / Job::SIDES);
+    constexpr int MT = 4 / Job::SIDES; /* 64 rows of weights a tile, of both sides */
+    int64_t narrow = tiles * cuda_blocks(height, 16 * MT);
+    if constexpr (Job::FORMAT == DI_FP4_PAIR) {
+        if (columns == 8) mma_launch_narrow<Job, MT, 1>(s, "experts", job, narrow);
+    }
     if (columns == 32)
-        run_wide<Job, 32>(s, job, tiles, height);
+        run_wide<Job, 32>(s, job, wide);
     else if (columns == 64)
-        run_wide<Job, 64>(s, job, tiles, height);
+        run_wide<Job, 64>(s, job, wide);
     else if (columns == 128)
-        run_wide<Job, 128>(s, job, tiles, height);
+        run_wide<Job, 128>(s, job, wide);
 }
 
 /* Room for h, which the first kernel writes as the second reads it, padding apart. */

@@ -65,23 +65,6 @@ mma_strip(const mma_rows &rows, const uint8_t *matrix, int32_t block, int32_t ro
            row % MMA_BLOCK / MMA_STRIP * mma_format<W>::CHUNK;
 }
 
-/* The tile `height` rows below one that begins with a block of MMA_BLOCK rows: its lower half, or the
- * next block. Where the matrix ends before it, one that is read like the first and stores nothing. */
-template <di_dtype W>
-static __device__ __forceinline__ void mma_go_down(const mma_rows &rows, int32_t height,
-                                                   mma_tile *t) {
-    if (t->row + height >= t->end) {
-        t->end = 0;
-        return;
-    }
-    uint64_t bytes = height < MMA_BLOCK
-                         ? static_cast<uint64_t>(height) / MMA_STRIP * mma_format<W>::CHUNK
-                         : static_cast<uint64_t>(height) / MMA_BLOCK * rows.block_bytes;
-    t->strips[0] += bytes;
-    if (t->strips[1] != NULL) t->strips[1] += bytes;
-    t->row += height, t->out_row += height;
-}
-
 /* Four values, of which `left` are there. */
 static __device__ __forceinline__ void mma_store4(__nv_bfloat16 *out, int32_t left, float4 y) {
     if (left >= 4 && reinterpret_cast<uintptr_t>(out) % 8 == 0) {

@@ -43,8 +43,7 @@ static void mma_linear_as_stored(di_stream *s, const mma_linear<W> &job, int64_t
 }
 
 template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma_linear<W> &job) {
-    constexpr int PEERS = mma_wide<mma_linear<W>, N, false>::PEERS;
-    int64_t items = static_cast<int64_t>(PEERS) * job.count(PEERS * WIDE_HEIGHT, N);
+    int64_t items = job.count(WIDE_HEIGHT, N);
     if (mma_is_split<mma_wide<mma_linear<W>, N, true>::BLOCKS>(s, job.rows.k, items))
         mma_launch_split<mma_linear<W>, N>(s, "product", job, items);
     else

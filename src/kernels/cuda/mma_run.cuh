@@ -10,19 +10,19 @@
 #include "kernels/cuda/mma_narrow.cuh"
 #include "kernels/cuda/mma_wide.cuh"
 
-/* `cluster`: blocks that make one. */
+/* `cluster`: blocks along y that make one. */
 template <typename Job>
 static void mma_launch(di_stream *s, const char *what, dim3 grid, uint32_t threads, size_t shared,
-                       dim3 cluster, void (*kernel)(Job), const Job &job) {
+                       uint32_t cluster, void (*kernel)(Job), const Job &job) {
     cudaLaunchAttribute attributes[3] = {cuda_split()};
     cudaLaunchConfig_t config = {};
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[2].id = cudaLaunchAttributeClusterDimension;
-    attributes[2].val.clusterDim.x = cluster.x, attributes[2].val.clusterDim.y = cluster.y;
-    attributes[2].val.clusterDim.z = 1;
+    attributes[2].val.clusterDim.x = attributes[2].val.clusterDim.z = 1;
+    attributes[2].val.clusterDim.y = cluster;
     config.gridDim = grid, config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared, config.stream = s->stream;
-    config.attrs = attributes, config.numAttrs = cluster.x * cluster.y > 1 ? 3 : 2;
+    config.attrs = attributes, config.numAttrs = cluster > 1 ? 3 : 2;
     if (s->failed != cudaSuccess) return;
     if (!cuda_check(s,
                     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -60,41 +60,15 @@ static void mma_launch_narrow(di_stream *s, const char *what, const Job &job, in
     }
     int64_t most = static_cast<int64_t>(blocks) * s->n_processors;
     mma_launch(s, what, dim3(static_cast<uint32_t>(items < most ? items : most)),
-               static_cast<uint32_t>(parts * WARP), shared, dim3(1), kernel, job);
+               static_cast<uint32_t>(parts * WARP), shared, 1, kernel, job);
 }
 
-/* Blocks of a wide kernel that the device holds. */
-template <typename Job, int N> static int64_t mma_wide_blocks(di_stream *s) {
-    using wide = mma_wide<Job, N, false>;
-    if constexpr (wide::PEERS == 1) return static_cast<int64_t>(wide::BLOCKS) * s->n_processors;
-    static int clusters; /* a part of the device with an odd number of processors has one over */
-    if (clusters > 0) return static_cast<int64_t>(wide::PEERS) * clusters;
-    auto kernel = mma_wide_kernel<Job, N, false>;
-    cudaLaunchAttribute attribute = {};
-    cudaLaunchConfig_t config = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = wide::PEERS;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    config.gridDim = dim3(static_cast<uint32_t>(wide::PEERS * s->n_processors));
-    config.blockDim = dim3(WIDE_THREADS), config.dynamicSmemBytes = wide::BYTES;
-    config.attrs = &attribute, config.numAttrs = 1;
-    cuda_check(s,
-               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(wide::BYTES)),
-               "clusters");
-    cuda_check(s, cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters");
-    if (clusters < 1) clusters = 1;
-    return static_cast<int64_t>(wide::PEERS) * clusters;
-}
-
-/* `items`: tiles, at the most, those of pairs that have none included. */
 template <typename Job, int N>
 static void mma_launch_wide(di_stream *s, const char *what, const Job &job, int64_t items) {
-    using wide = mma_wide<Job, N, false>;
-    if (items <= 0 || s->failed != cudaSuccess) return;
-    int64_t most = mma_wide_blocks<Job, N>(s);
+    int64_t most = static_cast<int64_t>(mma_wide<Job, N, false>::BLOCKS) * s->n_processors;
+    if (items <= 0) return;
     mma_launch(s, what, dim3(static_cast<uint32_t>(items < most ? items : most)), WIDE_THREADS,
-               wide::BYTES, dim3(wide::PEERS), mma_wide_kernel<Job, N, false>, job);
+               mma_wide<Job, N, false>::BYTES, 1, mma_wide_kernel<Job, N, false>, job);
 }
 
 /* Whether tiles had better be split, so that more of the device takes part: in units of MMA_K. What
@@ -114,7 +88,7 @@ static void mma_launch_split(di_stream *s, const char *what, const Job &job, int
     uint32_t parts = static_cast<uint32_t>(mma_parts(job.rows.k));
     if (items <= 0) return;
     mma_launch(s, what, dim3(static_cast<uint32_t>(items), parts), WIDE_THREADS,
-               mma_wide<Job, N, true>::BYTES, dim3(1, parts), mma_wide_kernel<Job, N, true>, job);
+               mma_wide<Job, N, true>::BYTES, parts, mma_wide_kernel<Job, N, true>, job);
 }
 
 #endif

@@ -14,11 +14,6 @@
  * the hardware, measured by bench/bench_mma_bits.cu; where there is no wgmma, mma.sync is used here
  * too.
  *
- * Blocks with the most columns go in pairs, a cluster each, that have two tiles of weights and the same
- * columns: each copies half of the activations, into both. Alone they would ask the second cache for
- * more than it can give: 32 KB of activations beside 8 or 16 of weights for every 1,024 cycles of
- * products.
- *
  * Matrices of few tiles are spread further: a cluster of blocks takes a tile, each block one part of
  * K, and they join their sums through each other's shared memory.
  */
@@ -57,9 +52,6 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
      * bound by memory and by decoding, and one waits while the other decodes. */
     static constexpr bool ROUTED = W == DI_FP4_PAIR && !SPLIT;
     static constexpr int BLOCKS = (SPLIT && N <= 64) || (ROUTED && N <= 32) ? 2 : 1;
-
-    /* Blocks that have the same columns. */
-    static constexpr int PEERS = N == 128 && !SPLIT ? 2 : 1;
 
     /* Registers of a thread of the last warpgroup, and of the others: together no more than three
      * have when the block begins, 168 or 80. */
@@ -100,7 +92,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     uint32_t ring; /* a shared address */
     float *joint;  /* where the ring is */
     shared_part *part;
-    int32_t n_items, n_tiles; /* in all, of PEERS tiles each; of this block */
+    int32_t n_items, n_tiles; /* in all; of this block */
     int32_t first_stage, end_stage;
     int32_t t, group, own_row; /* own_row and OTHER_ROW further: of this thread's sums */
     bool far;
@@ -115,9 +107,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     __device__ mma_wide(const Job &j, uint8_t *shared) : job(j), ring(shared_address(shared)) {
         joint = reinterpret_cast<float *>(shared);
         part = reinterpret_cast<shared_part *>(shared + PART_AT);
-        int32_t block = static_cast<int32_t>(blockIdx.x) / PEERS;
-        int32_t blocks = static_cast<int32_t>(gridDim.x) / PEERS;
-        n_items = j.count(PEERS * HEIGHT, N);
+        int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
+        n_items = j.count(HEIGHT, N);
         n_tiles = n_items > block ? (n_items - block + blocks - 1) / blocks : 0;
         first_stage = 0, end_stage = mma_padded(j.rows.k) / K;
         if (SPLIT) {
@@ -141,16 +132,12 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* ---- The warp that copies: a lane a side, and one the activations ---- */
 
-    /* Which of its peers this block is. */
-    static __device__ int peer() { return static_cast<int>(blockIdx.x) % PEERS; }
-
     /* What this lane copies: a piece of every stage. */
     struct piece {
         const uint8_t *from;
         uint32_t to, bytes; /* in a stage; 0: nothing */
         int64_t between;    /* from stage to stage */
     };
-    static __device__ int octets_of(const mma_tile &at) { return (at.columns + 7) / 8; }
     __device__ piece piece_of(const mma_tile &at) const {
         int lane = lane_id();
         if (lane < Job::SIDES) {
@@ -159,30 +146,16 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         }
         if (lane > Job::SIDES) return piece{NULL, 0, 0, 0};
         int64_t between = job.x_octets() * OCTET;
-        int first = octets_of(at) * peer() / PEERS, end = octets_of(at) * (peer() + 1) / PEERS;
-        return piece{job.x + first_stage * between + (job.x_octet(at) + first) * OCTET,
-                     WEIGHTS + static_cast<uint32_t>(first) * OCTET,
-                     static_cast<uint32_t>(end - first) * OCTET, between};
-    }
-    __device__ void copy_piece(const piece &mine, int slot, uint32_t full) const {
-        uint32_t to = ring + static_cast<uint32_t>(slot) * STAGE + mine.to;
-        if (mine.bytes == 0) return;
-        if (PEERS > 1 && lane_id() == Job::SIDES)
-            copy_bulk_to((1 << PEERS) - 1, to, mine.from, mine.bytes, full);
-        else
-            copy_bulk(to, mine.from, mine.bytes, full);
+        return piece{job.x + first_stage * between + job.x_octet(at) * OCTET, WEIGHTS,
+                     static_cast<uint32_t>((at.columns + 7) / 8) * OCTET, between};
     }
 
     /* Tiles from number `first` of this block's on, a lane each. */
     __device__ void look_up(int32_t first) const {
-        int64_t item =
-            blockIdx.x / PEERS + static_cast<int64_t>(first + lane_id()) * (gridDim.x / PEERS);
+        int64_t item = blockIdx.x + static_cast<int64_t>(first + lane_id()) * gridDim.x;
         __syncwarp(); /* those before are read */
-        if (item < n_items) {
-            mma_tile tile = job.tile(static_cast<int32_t>(item), PEERS * HEIGHT, N);
-            if (peer() > 0) mma_go_down<W>(job.rows, HEIGHT, &tile);
-            part->looked_up[lane_id()] = tile;
-        }
+        if (item < n_items)
+            part->looked_up[lane_id()] = job.tile(static_cast<int32_t>(item), HEIGHT, N);
         __syncwarp();
     }
 
@@ -193,7 +166,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             if (number % WARP == 0) look_up(number);
             const mma_tile &tile = part->looked_up[number % WARP];
             piece mine = piece_of(tile);
-            uint32_t all = WEIGHTS + static_cast<uint32_t>(octets_of(tile)) * OCTET;
+            uint32_t all = __reduce_add_sync(ALL_LANES, mine.bytes);
             for (int32_t stage = first_stage; stage < end_stage; stage++) {
                 uint32_t full = shared_address(&part->full[at.slot]);
                 barrier_wait(shared_address(&part->empty[at.slot]), at.parity);
@@ -202,7 +175,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                     barrier_expect(full, all);
                 }
                 __syncwarp();
-                copy_piece(mine, at.slot, full);
+                if (mine.bytes > 0)
+                    copy_bulk(ring + at.slot * STAGE + mine.to, mine.from, mine.bytes, full);
                 mine.from += mine.between;
                 at.next();
             }
@@ -212,14 +186,9 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* ---- Products ---- */
 
-    /* A warp is done with a stage: all who copy there know. */
+    /* A warp is done with a stage. */
     __device__ void release(int slot) const {
-        uint32_t empty = shared_address(&part->empty[slot]);
-        if constexpr (PEERS > 1) {
-            if (lane_id() < PEERS) barrier_arrive_at(empty, static_cast<uint32_t>(lane_id()));
-        } else {
-            if (lane_id() == 0) barrier_arrive(empty);
-        }
+        if (lane_id() == 0) barrier_arrive(shared_address(&part->empty[slot]));
     }
 
     /* In a stage: the run and the scale of own_row, in group 0 of its strip. */
@@ -504,25 +473,21 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         if (threadIdx.x != 0) return;
         for (int i = 0; i < DEPTH; i++) {
             barrier_init(shared_address(&part->full[i]), 1);
-            barrier_init(shared_address(&part->empty[i]), PEERS * WIDE_MULTIPLY / WARP);
+            barrier_init(shared_address(&part->empty[i]), WIDE_MULTIPLY / WARP);
         }
         barriers_made();
     }
 
     __device__ void run() const {
         make_barriers();
-        if constexpr (PEERS > 1)
-            cluster_sync(); /* also those of peers are there */
-        else
-            __syncthreads();
+        __syncthreads();
         if (threadIdx.x >= WIDE_MULTIPLY) {
             fewer_registers<FEWER>();
             if (warp_id() == WIDE_MULTIPLY / WARP) copy_all();
         } else {
             more_registers<MORE>();
             multiply_all();
-            /* No block ends while others read its memory or arrive there. */
-            if constexpr (SPLIT || PEERS > 1) cluster_sync_aligned();
+            if constexpr (SPLIT) cluster_sync_aligned(); /* no block ends while others read */
         }
     }
 };
