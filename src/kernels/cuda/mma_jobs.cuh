@@ -4,14 +4,6 @@
  *
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
  * up); STATIC, whether its tiles are known before earlier kernels are done; AS_STORED, whether rows
-<<<<<<< HEAD
- * of activations are read as they lie; rows, what all stored rows have in common; soon, the weights
- * of the product that follows; count and tile, of tiles of some height and width; x_row(tile, column),
- * the prepared row (AS_STORED: the value that it begins with), or x_octet(tile), the first eight of
- * wide ones, of x_octets() in all; and what becomes of sums. One side: store of one; with column_at, which says where a column goes, store4 of four,
- * store8 of eight that are bf16, store_float where FLOATS and the tile say so. Two: finish and
- * finish8; joined with a column's weight, which column_at says, and store_h8 of eight that are.
-=======
  * of activations are read as they lie; rows, what all stored rows have in common; soon, weights that
  * another product reads next; count and tile, of tiles of some height and width; x_row(tile, column),
  * the prepared row (AS_STORED: the value that it begins with), or x_octet(tile), the first eight of
@@ -19,7 +11,6 @@
  * which says where a column goes, store4 of four, store8 of eight that are bf16, store_float where
  * FLOATS and the tile say so. Two: finish and finish8; joined with a column's weight, which column_at
  * says, and store_h8 of eight that are.
->>>>>>> 2ac0392c05a5a9ea7c40a12789d841bf39efc6a8
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
