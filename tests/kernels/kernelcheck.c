@@ -93,7 +93,7 @@ static di_limits limits_of(bool bench) {
                            .engram_width = 256,
                            .max_k = 32768};
     }
-    return (di_limits){.max_rows = 64,
+    return (di_limits){.max_rows = 320,
                        .max_out = 8,
                        .width = 320,
                        .hc = 8,
@@ -110,7 +110,7 @@ static di_limits limits_of(bool bench) {
                        .index_top_k = 96,
                        .top_blocks = 32,
                        .block_size = 9,
-                       .max_entries = 512,
+                       .max_entries = 66600,
                        .engram_columns = 56,
                        .engram_width = 256,
                        .max_k = 2400};

@@ -32,6 +32,21 @@ static scene block_scene(check *c, int32_t max_length, int32_t block) {
     return s;
 }
 
+/* Rounds in which index lists are long, beside one that is short in the first of them: one for each
+ * candidate mode, with keys of the release's width that lie as its keys do. */
+static bool is_long(const check *c) { return !c->bench && c->round > 0 && c->round % 5 == 0; }
+
+static scene long_scene(check *c) {
+    scene s = {.layout = {.n_slots = c->round % 15 == 5 ? 2 : 1, .length = {33500, 300}}};
+    kc_layout *l = &s.layout;
+    if (c->round % 15 == 10) l->length[0] = 66500;
+    for (int32_t slot = 0; slot < l->n_slots; slot++) l->n_rows[slot] = l->valid[slot] = 2;
+    l->total = s.rows = 2 * l->n_slots;
+    s.batch = kc_rows(c, l->n_slots, l->length, l->n_rows, l->valid, 300);
+    for (int32_t t = 0, slot; t < s.rows; t++) s.live[t] = kc_position(l, t, &slot);
+    return s;
+}
+
 /* Windows that begin somewhere before the step. */
 static void random_floors(check *c, scene *s) {
     int32_t floors[4];
@@ -78,7 +93,8 @@ static pages random_pages(check *c, int32_t n_slots, int32_t tokens, int32_t rat
     uint32_t codes = lead, scales = codes + (uint32_t)(entries * d / 2);
     uint32_t keys = scales + (uint32_t)(entries * d / 16);
     uint32_t key_scales = keys + (uint32_t)(entries * di / 2);
-    uint64_t page = key_scales + (uint64_t)(entries * di / 32) + (c->bench ? 0 : 7);
+    bool aligned = c->bench || tokens > 4096; /* as those of a long_scene should be */
+    uint64_t page = key_scales + (uint64_t)(entries * di / 32) + (aligned ? 0 : 7);
     if (n > 4096) abort();
     uint8_t *pool = malloc((size_t)(page * (uint64_t)n));
     if (pool == NULL) abort();
@@ -426,15 +442,17 @@ static void compare_lists(check *c, const char *what, kc_pair p, const scene *s,
 
 void kc_check_index_select(check *c) {
     static const int32_t ratios[3] = {1, 2, 4};
-    scene s = random_scene(c, 400, 8000);
-    int32_t ratio = ratios[c->round % 3], heads = kc_pick(c, 1, 8, 32),
-            di = kc_pick_step(c, 32, 96, 32, 128);
+    bool is_far = is_long(c);
+    scene s = is_far ? long_scene(c) : random_scene(c, 400, 8000);
+    int32_t ratio = is_far ? 1 : ratios[c->round % 3], heads = kc_pick(c, 1, 8, 32),
+            di = is_far ? 128 : kc_pick_step(c, 32, 96, 32, 128);
     int32_t rank = kc_pick_step(c, 32, 96, 32, 320), width = kc_pick(c, 32, 160, 5120),
             rows = s.rows;
     int32_t top_k = kc_pick(c, 1, 60, 512), dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0);
     int32_t blocks = kc_pick(c, 1, 12, 256), size = kc_pick(c, 1, 8, 8);
     di_candidate_mode mode = c->bench ? DI_CANDIDATES_NONE : (di_candidate_mode)(c->round / 3 % 3);
-    pages p = random_pages(c, s.layout.n_slots, c->bench ? 8100 : 450, ratio, 32, di);
+    int32_t tokens = c->bench ? 8100 : is_far ? s.layout.length[0] + 2 : 450;
+    pages p = random_pages(c, s.layout.n_slots, tokens, ratio, 32, di);
     kc_pair qr = kc_random_a(c, (int64_t)rows * rank, KC_NORMAL, 1), freq = kc_frequencies(c, dims);
     kc_pair u = kc_random_a(c, (int64_t)rows * width, KC_NORMAL, 1);
     kc_matrix wq_b = kc_weights(c, DI_F8_E4M3, heads * di, rank, 0.1);

@@ -42,13 +42,15 @@ static __device__ __forceinline__ void entry_factors(uint32_t scales, uint32_t *
     factors[0] = __byte_perm(both, 0, 0x1010), factors[1] = __byte_perm(both, 0, 0x3232);
 }
 
-/* Eight e2m1 codes, as the pairs k, k + 4: as bf16 they are 2^126 too small. */
+/* Eight e2m1 codes, as the pairs k, k + 4: as bf16 they are 2^126 too small. A product puts a code
+ * where its sign belongs and where its size belongs; the two do not meet, and what is too much is
+ * masked. */
 static __device__ __forceinline__ void decode_entry8(uint32_t word, uint32_t factor, uint32_t *x) {
-    const uint32_t size = 0x01C001C0u;
-    x[0] = (word << 6 & size) | (word << 12 & PAIR_SIGNS);
-    x[1] = (word << 2 & size) | (word << 8 & PAIR_SIGNS);
-    x[2] = (word >> 2 & size) | (word << 4 & PAIR_SIGNS);
-    x[3] = (word >> 6 & size) | (word & PAIR_SIGNS);
+    const uint32_t pair = 0x81C081C0u, upper = word >> 8;
+    x[0] = (word & 0x000F000Fu) * 0x1040u & pair;
+    x[1] = (word & 0x00F000F0u) * 0x0104u & pair;
+    x[2] = (upper & 0x000F000Fu) * 0x1040u & pair;
+    x[3] = (upper & 0x00F000F0u) * 0x0104u & pair;
 #pragma unroll
     for (int i = 0; i < 4; i++) x[i] = scaled_pair(x[i], factor);
 }

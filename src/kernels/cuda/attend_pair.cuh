@@ -47,10 +47,10 @@ static __global__ __cluster_dims__(2, 1, 1)
     row.t = blockIdx.x / 2, row.rank = static_cast<int32_t>(blockIdx.x % 2);
     row.head = static_cast<int32_t>(blockIdx.y) * PAIR_HEADS;
     int head = static_cast<int>(threadIdx.x);
-    float sink = 0;      /* asked for here: what is not in the cache yet is far away */
-    let_kernels_begin(); /* the next product's weights: with few rows most of the device is free */
+    float sink = 0; /* asked for here: what is not in the cache yet is far away */
     if (head < PAIR_HEADS && row.head + head < args.n_heads)
         sink = vector_value(args.sink, row.head + head);
+    /* With few rows most of the device is free for the weights of what follows. */
     let_kernels_begin();
     if (threadIdx.x == 0) make_barriers(m);
     __syncwarp();

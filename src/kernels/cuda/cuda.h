@@ -36,12 +36,13 @@ struct cuda_graphs;   /* cuda_graph.cu */
 typedef struct cuda_beside {
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    uint64_t bytes; /* of workspace, behind the counters */
-    bool runs;      /* something there has not been waited for */
-    bool aside;     /* between step_aside and step_back: di_stream's stream is this one */
-    bool router;    /* the router's choice is among what runs */
-    bool store;     /* so is a store of window rows, which reads what qkv writes */
-    di_ptr pre;     /* what a mix that runs writes */
+    uint64_t bytes; /* of workspace, behind the counters; then as many as products of the router */
+    uint64_t router_bytes;
+    bool runs;   /* something there has not been waited for */
+    bool aside;  /* between step_aside and step_back: di_stream's stream is this one */
+    bool router; /* the router's choice is among what runs */
+    bool store;  /* so is a store of window rows, which reads what qkv writes */
+    di_ptr pre;  /* what a mix that runs writes */
 } cuda_beside;
 
 /* What sublayer_in leaves besides its rows: the same quantised, as products of few rows read them
@@ -122,7 +123,12 @@ void cuda_flush(di_stream *s); /* what is pending is enqueued (cuda_ops_sublayer
 void cuda_combine_now(di_stream *s, const di_combine_args *args);
 void cuda_mix_now(di_stream *s, const di_mix_args *args);
 static constexpr int32_t CUDA_BESIDE_ROWS = 64; /* at most, in a step */
+/* Of workspace, for work beside the stream; and for what the router has of every expert, which it
+ * chooses from there. */
 uint64_t cuda_beside_bytes(const di_limits *limits);
+uint64_t cuda_router_bytes(const di_limits *limits);
+/* The place of that, NULL where there is not so much room. */
+float *cuda_router_products(const di_stream *s, int64_t n_rows, int64_t n_experts);
 uint64_t cuda_kept_bytes(const di_limits *limits);
 
 /* At the head of the workspace: CUDA_COUNTERS uint32 that are 0 while no kernel runs. A kernel that
@@ -253,6 +259,7 @@ typedef struct cuda_product {
     di_ptr out; /* A, or F when to_f; row t at element t * out_stride */
     int64_t out_stride;
     bool to_f;
+    di_matrix soon; /* what a product that follows reads, or nothing */
 } cuda_product;
 void cuda_run_product(di_stream *s, const cuda_product *product);
 

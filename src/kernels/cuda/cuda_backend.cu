@@ -280,6 +280,7 @@ static di_status prepare(di_backend *backend, const di_limits *more, di_error *e
     cuda_graphs_forget(s); /* they name the old workspace, and sizes that follow from the limits */
     s->limits = limits;
     s->beside.bytes = cuda_beside_bytes(&limits);
+    s->beside.router_bytes = cuda_router_bytes(&limits);
     s->kept.bytes = cuda_kept_bytes(&limits);
     return DI_OK;
 }
@@ -360,8 +361,13 @@ static di_status open_device(cuda_backend *self, int device, const cudaDevicePro
     }
     if (s->failed == cudaSuccess)
         cuda_check(s, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "stream");
+    /* What runs beside is small, and waited for: it comes first where there is room for one. */
+    int lowest = 0, highest = 0;
     if (s->failed == cudaSuccess)
-        cuda_check(s, cudaStreamCreateWithFlags(&s->beside.stream, cudaStreamNonBlocking),
+        cuda_check(s, cudaDeviceGetStreamPriorityRange(&lowest, &highest), "stream");
+    if (s->failed == cudaSuccess)
+        cuda_check(s,
+                   cudaStreamCreateWithPriority(&s->beside.stream, cudaStreamNonBlocking, highest),
                    "stream");
     for (cudaEvent_t *event : {&s->beside.begin, &s->beside.end})
         if (s->failed == cudaSuccess)

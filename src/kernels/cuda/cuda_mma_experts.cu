@@ -41,13 +41,15 @@ static uint8_t *take_h(di_stream *s, int64_t n_rows, int32_t inner) {
  * has. With kept rows only the lists wait for the router, and are made beside the stream. */
 static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int32_t columns,
                                   int64_t slots, mma_order order, pick_lists *lists) {
-    bool wide = columns > 16;
+    bool wide = order.wide;
     mma_input in = {args->u, args->width, args->n_rows, 1, args->width, true, order, NULL};
     const uint8_t *kept =
         wide ? NULL : mma_kept(s, DI_FP4_PAIR, args->u, args->n_rows, args->width);
     if (kept != NULL && s->beside.router && slots <= static_cast<int64_t>(MMA_FEW_PICKS)) {
         cuda_step_aside_again(s);
-        *lists = mma_sort_picks(s, args, columns, false, NULL);
+        uint64_t bytes = static_cast<uint64_t>(mma_blocks(args->inner)) *
+                         mma_block_bytes(DI_FP4_PAIR, args->width);
+        *lists = mma_sort_picks(s, args, columns, false, NULL, bytes);
         cuda_step_back(s);
         cuda_begin(s);
         return kept;
@@ -56,7 +58,7 @@ static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int
     if (kept == NULL)
         in.out =
             cuda_take<uint8_t>(s, mma_input_bytes(wide ? slots : args->n_rows, 1, args->width));
-    *lists = mma_sort_picks(s, args, columns, wide, wide || kept != NULL ? NULL : &in);
+    *lists = mma_sort_picks(s, args, columns, wide, wide || kept != NULL ? NULL : &in, 0);
     if (wide) mma_gather_rows(s, &in, lists, slots, args->top_k);
     return kept != NULL ? kept : in.out;
 }
@@ -116,6 +118,7 @@ static void run_shared_in(di_stream *s, const di_shared_expert_args *args, const
         p[i].w = i == 0 ? args->w1 : args->w3, p[i].n_rows = args->n_rows;
         p[i].groups = 1, p[i].out = sides[i], p[i].out_stride = inner;
     }
+    p[0].soon = args->w2;
     mma_run_linear(s, p, 2, &x);
     cuda_launch_early(s, "experts", cuda_blocks(n_blocks, H_WARPS), H_WARPS * WARP, 0,
                       shared_h_kernel, cuda_at<const __nv_bfloat16>(sides[0]),

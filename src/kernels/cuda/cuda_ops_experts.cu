@@ -111,12 +111,14 @@ void cuda_op_route(di_stream *s, const di_route_args *args) {
     cuda_begin_beside(s, false);
     int32_t n = args->gate.n;
     CUDA_REQUIRE(args->top_k >= 1 && args->top_k <= n);
-    uint64_t bytes = mma_input_bytes(args->n_rows, 1, args->gate.k) +
-                     4 * static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(n);
-    bool aside = mma_takes(s, args->gate.dtype) && args->n_rows > 0 &&
-                 args->n_rows <= CUDA_BESIDE_ROWS && cuda_step_aside(s, bytes);
-    di_ptr products = cuda_take_f(s, static_cast<int64_t>(args->n_rows) * n);
+    /* The product is not beside the stream: once the shared expert's products have the device, there
+     * would be no room for it until they are done. The choice is a small block a row. */
+    bool few = args->n_rows > 0 && args->n_rows <= CUDA_BESIDE_ROWS;
+    float *scores = few ? cuda_router_products(s, args->n_rows, n) : NULL;
+    di_ptr products =
+        scores != NULL ? cuda_ptr(scores) : cuda_take_f(s, static_cast<int64_t>(args->n_rows) * n);
     cuda_linear_rows(s, &args->gate, args->u, args->n_rows, false, true, products);
+    bool aside = scores != NULL && cuda_step_aside(s, 0);
     uint32_t threads = cuda_blocks(n, WARP) * WARP; /* an expert each, as far as a block goes */
     if (threads > ROW_MOST) threads = ROW_MOST;
     if (args->scoring == DI_SCORING_SOFTMAX) threads = ROW_THREADS;
@@ -257,7 +259,7 @@ void cuda_op_experts(di_stream *s, const di_experts_args *args) {
         return;
     }
     cuda_begin(s);
-    pick_lists lists = mma_sort_picks(s, args, PRODUCT_ROWS, false, NULL);
+    pick_lists lists = mma_sort_picks(s, args, PRODUCT_ROWS, false, NULL, 0);
     int64_t tiles = mma_most_tiles(args, PRODUCT_ROWS);
     uint32_t y = static_cast<uint32_t>(tiles < 65535 ? tiles : 65535);
     float *h = cuda_take<float>(s, static_cast<uint64_t>(args->n_rows) *

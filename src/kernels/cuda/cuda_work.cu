@@ -49,7 +49,7 @@ uint64_t cuda_work_bytes(const di_limits *l) {
     floats += (wide)mma_most_wide_slots(picks, l->n_experts) * /* experts' rows by slots */
               ((width + (uint64_t)l->inner) / 2 + MMA_K);
     wide all = 4 * (floats + scores) + vocab + 64 * (uint64_t)l->n_experts + cuda_beside_bytes(l) +
-               cuda_kept_bytes(l) + (4 << 20);
+               cuda_router_bytes(l) + cuda_kept_bytes(l) + (4 << 20);
     return all > MAX_BYTES ? MAX_BYTES : rounded((uint64_t)all);
 }
 
@@ -59,13 +59,15 @@ uint64_t cuda_score_rows(const di_limits *l, int64_t n_rows) {
     return (uint64_t)n_rows < fit ? (uint64_t)n_rows : fit;
 }
 
-/* The router's input, made ready, and products; or the sums of a mix (cuda_ops_mix.cu); or lists of
- * picks (mma_picks.cuh). */
+/* The sums of a mix (cuda_ops_mix.cu), or lists of picks (mma_picks.cuh). */
 uint64_t cuda_beside_bytes(const di_limits *l) {
     uint64_t width = (uint64_t)l->width, hc = (uint64_t)l->hc, rows = CUDA_BESIDE_ROWS;
-    uint64_t router = rows * (2 * width + 256 + 4 * (uint64_t)l->n_experts);
     uint64_t mix = rows * (hc * width / 1024 + 4) * 128;
-    return rounded(most(most(router, mix), CUDA_LISTS_BYTES)) + 4 * ALIGN;
+    return rounded(most(mix, CUDA_LISTS_BYTES)) + 4 * ALIGN;
+}
+
+uint64_t cuda_router_bytes(const di_limits *l) {
+    return rounded(CUDA_BESIDE_ROWS * 4 * (uint64_t)l->n_experts);
 }
 
 /* Rows of FP8 and of FP4. */
@@ -75,6 +77,17 @@ uint64_t cuda_kept_bytes(const di_limits *l) {
 
 static uint64_t counters_bytes(const di_stream *s) {
     return s->work_size > 0 ? CUDA_COUNTERS * sizeof(uint32_t) : 0;
+}
+
+float *cuda_router_products(const di_stream *s, int64_t n_rows, int64_t n_experts) {
+    uint64_t bytes = 4 * static_cast<uint64_t>(n_rows) * static_cast<uint64_t>(n_experts);
+    if (bytes > s->beside.router_bytes) return NULL;
+    return reinterpret_cast<float *>(s->work + counters_bytes(s) + s->beside.bytes);
+}
+
+/* Where the workspace of the stream's own operations begins. */
+static uint64_t own_bytes(const di_stream *s) {
+    return counters_bytes(s) + s->beside.bytes + s->beside.router_bytes + s->kept.bytes;
 }
 
 void *cuda_take_bytes(di_stream *s, uint64_t bytes) {
@@ -95,7 +108,7 @@ static void use_device(di_stream *s) {
 void cuda_begin_beside(di_stream *s, bool router) {
     cuda_flush(s);
     use_device(s);
-    s->work_used = counters_bytes(s) + s->beside.bytes + s->kept.bytes;
+    s->work_used = own_bytes(s);
     if (s->beside.router && !router) cuda_join(s);
 }
 
@@ -112,7 +125,7 @@ void cuda_begin(di_stream *s) {
 
 uint8_t *mma_kept_place(di_stream *s, di_dtype dtype) {
     uint64_t fp4 = dtype == DI_FP4_PAIR ? s->kept.bytes / 2 : 0;
-    return s->work + counters_bytes(s) + s->beside.bytes + fp4;
+    return s->work + own_bytes(s) - s->kept.bytes + fp4;
 }
 
 /* ---- Beside the stream ---- */

@@ -90,14 +90,20 @@ __launch_bounds__(INDEX_THREADS) void index_count_kernel(di_index_select_args ar
 
 /* ---- Picks ---- */
 
-/* A chunk's keys that are larger than the last one taken, and equal to it. */
+/* A chunk's keys that are larger than the last one taken, and equal to it. All counts are loaded,
+ * wanted or not: so they are under way together. */
 static __device__ __forceinline__ int2 chunk_picks(const index_pass &pass, const pick_rule &rule,
                                                    int32_t chunk) {
     int2 n = make_int2(pass.counts[chunk], 0);
+    int32_t lows[LOW];
     if (rule.low < 0) return n;
-    for (int32_t low = rule.low + 1; low < LOW; low++)
-        n.x += pass.counts[(1 + low) * pass.n_chunks + chunk];
-    n.y = pass.counts[(1 + rule.low) * pass.n_chunks + chunk];
+#pragma unroll
+    for (int i = 0; i < LOW; i++) lows[i] = pass.counts[(1 + i) * pass.n_chunks + chunk];
+#pragma unroll
+    for (int i = 0; i < LOW; i++) {
+        n.x += i > rule.low ? lows[i] : 0;
+        n.y += i == rule.low ? lows[i] : 0;
+    }
     return n;
 }
 

@@ -10,16 +10,17 @@ static inline int64_t mma_most_tiles(const di_experts_args *args, int32_t width)
     return picks / width + (picks < args->n_experts ? picks : args->n_experts);
 }
 
-/* Columns of a tile: as picks an expert has on average make it worth. Experts are chosen unevenly:
- * those that are have about a third more than the average, and one in thirty six times as many.
- * Wide tiles of 32 read each weight once where narrow ones of 8 begin anew for every 8 picks. */
-static constexpr uint64_t MMA_WIDE_PICKS = 2; /* an expert; wide above */
+/* Columns of a tile: as picks an expert has on average make it worth. Experts are chosen unevenly (256
+ * rows of the release's bench choose some 290 of 384), so that many have more picks than the average.
+ * Wide tiles of 32 read and decode each weight once where narrow ones of 8 begin anew for every 8
+ * picks, and have a fifth fewer instructions a weight; but rows are gathered for them first. */
+static constexpr uint64_t MMA_WIDE_PICKS = 2; /* an expert; wide from here on */
 static inline int32_t mma_expert_columns(uint64_t picks, int32_t n_experts) {
     uint64_t experts = static_cast<uint64_t>(n_experts);
-    return picks > 24 * experts               ? 128
-           : picks > 10 * experts             ? 64
-           : picks > MMA_WIDE_PICKS * experts ? 32
-                                              : 8;
+    return picks > 24 * experts                ? 128
+           : picks > 10 * experts              ? 64
+           : picks >= MMA_WIDE_PICKS * experts ? 32
+                                               : 8;
 }
 
 /* Slots of wide tiles: every expert's begin at a multiple of 8. */
@@ -42,9 +43,10 @@ static constexpr uint64_t MMA_FEW_PICKS = 512;
 static_assert(MMA_FEW_PICKS * (sizeof(pick_tile) + 8) + 5 * 256 <= CUDA_LISTS_BYTES, "they fit");
 
 /* The lists, in the workspace, with tiles of at most `width` picks. The same kernel makes `in` ready
- * for the first product (NULL: there is nothing to make). */
+ * for the first product (NULL: there is nothing to make, and few picks' matrices, of `soon` bytes each,
+ * are asked for). */
 pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t width, bool wide,
-                          const mma_input *in);
+                          const mma_input *in, uint64_t soon);
 
 /* Rows made ready in the order of slots. */
 void mma_gather_rows(di_stream *s, const mma_input *in, const pick_lists *lists, int64_t slots,

@@ -55,8 +55,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* Registers of a thread of the last warpgroup, and of the others: together no more than three
      * have when the block begins, 168 or 80. */
-    static constexpr int FEWER = BLOCKS == 2 && SPLIT ? 40 : 56;
-    static constexpr int MORE = BLOCKS == 1 ? 224 : SPLIT ? 96 : 88;
+    static constexpr int FEWER = BLOCKS == 1 ? 56 : SPLIT ? 40 : 32;
+    static constexpr int MORE = BLOCKS == 1 ? 224 : SPLIT ? 96 : 104;
     static_assert(FEWER + 2 * MORE <= 3 * (BLOCKS == 1 ? 168 : 80), "there are as many");
 
     /* What the sums of a column need, which a thread of each warpgroup asks for before the tile is
@@ -270,14 +270,14 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     template <int M> __device__ void multiply_tile(place &at, float (&total)[SUMS]) const {
         int32_t each = SPLIT ? end_stage - first_stage : part_stages();
         int32_t left = end_stage - first_stage;
-        bool first = true;
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) total[i] = -0.0f; /* plus x is x, also if that is -0 */
         do {
             float sums[M / 2] = {};
             multiply_part<M>(left < each ? left : each, at, sums);
 #pragma unroll
-            for (int i = 0; i < M / 2; i++)
-                total[i] = SPLIT || first ? sums[i] : total[i] + sums[i];
-            first = false, left -= each;
+            for (int i = 0; i < M / 2; i++) total[i] = SPLIT ? sums[i] : total[i] + sums[i];
+            left -= each;
         } while (!SPLIT && left > 0);
     }
 
@@ -459,7 +459,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         place at = {0, 0};
         int known = 0;
         for (int32_t number = 0; number < n_tiles; number++) {
-            float total[SUMS] = {};
+            float total[SUMS];
             barrier_wait(shared_address(&part->full[at.slot]), at.parity); /* the tile is known */
             const mma_tile &tile = part->tile[known];
             of_column mine = find_column(tile);
