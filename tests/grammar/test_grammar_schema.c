@@ -116,6 +116,9 @@ static void test_formats(void **state) {
     TAKES("{\"type\": \"integer\", \"format\": \"int32\"}", "2147483647", "-2147483648", "0");
     LEAVES("{\"type\": \"integer\", \"format\": \"int32\"}", "2147483648", "-2147483649");
     LEAVES("{\"type\": \"integer\", \"format\": \"int32\", \"minimum\": 5}", "4", "3000000000");
+    TAKES("{\"type\": \"number\", \"format\": \"int64\"}", "9223372036854775807", "-1");
+    LEAVES("{\"type\": \"number\", \"format\": \"int32\"}", "1.5", "0.0");
+    LEAVES("{\"format\": \"int64\"}", "1.5", "9223372036854775808");
     TAKES("{\"type\": [\"number\", \"string\"], \"format\": \"int64\"}", "9223372036854775807",
           "\"x\"");
     TAKES("{\"type\": \"string\", \"format\": \"uuid\"}",
