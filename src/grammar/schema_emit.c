@@ -280,13 +280,13 @@ int32_t schema__emit_others(schema *s, const shape *a, int32_t next) {
     if (a->null) all = program__split(p, program__literal(p, "null", 4, next), all);
     if (a->yes) all = program__split(p, program__literal(p, "true", 4, next), all);
     if (a->no) all = program__split(p, program__literal(p, "false", 5, next), all);
-    for (const number_alt *k = a->numbers; k; k = k->next) {
+    for (const number_alt *k = a->numbers; k && p->status == DI_OK; k = k->next) {
         all = program__split(p, emit_number(s, k, next), all);
     }
-    for (const array_alt *k = a->arrays; k; k = k->next) {
+    for (const array_alt *k = a->arrays; k && p->status == DI_OK; k = k->next) {
         all = program__split(p, emit_array(s, k, next), all);
     }
-    for (const object_alt *k = a->objects; k; k = k->next) {
+    for (const object_alt *k = a->objects; k && p->status == DI_OK; k = k->next) {
         all = program__split(p, emit_object(s, k, next), all);
     }
     return all;
@@ -294,7 +294,8 @@ int32_t schema__emit_others(schema *s, const shape *a, int32_t next) {
 
 void schema__emit_pending(schema *s) {
     program *p = &s->c->p;
-    while (s->n_pending > 0 && s->c->status == DI_OK) {
+    /* A program that has become too large takes nothing more: program__finish will say so. */
+    while (s->n_pending > 0 && s->c->status == DI_OK && p->status == DI_OK) {
         int32_t id = s->pending[--s->n_pending];
         const shape *a = schema__shape(s, id);
         if (!a) return;
