@@ -41,6 +41,7 @@ static int32_t emit_number(schema *s, const number_alt *a, int32_t next) {
 
 static int32_t emit_literal(schema *s, const char *text, size_t size, char_form form,
                             int32_t next) {
+    if (s->marker && chars__matches(s->marker->dfa, text, size)) return PROGRAM_FAIL;
     if (form == CHAR_RAW) return program__literal(&s->c->p, text, size, next);
     di_buffer quoted = DI_BUFFER_EMPTY;
     di_json_write_string(&quoted, text, size);
@@ -75,7 +76,7 @@ int32_t schema__emit_string(schema *s, const string_alt *a, char_form form, int3
     }
     if (!a->tests && form == CHAR_JSON) return json__string(&s->rules, a->min, a->max, next);
     int32_t end = quote(s, form, next);
-    const regex *only = only_test(a);
+    const regex *only = s->marker ? NULL : only_test(a);
     int32_t text = only ? regex__emit(c, only, form, end)
                         : chars__emit_dfa(c, schema__string_dfa(s, a), form, end);
     return text == PROGRAM_FAIL ? text : quote(s, form, text);
