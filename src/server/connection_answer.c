@@ -31,7 +31,8 @@ static const char *reason(int status) {
 
 static void write_head(di_conn *conn, int status, const char *type, di_buffer *out) {
     di_server *server = conn->server;
-    if (server->draining) conn->keep_alive = false;
+    /* What is left of a body is not read, so no request can be found behind it. */
+    if (server->draining || !conn->body_reader.done) conn->keep_alive = false;
     conn->status = status;
     conn->headers_sent = true;
     if (status / 100 < 6) server->metrics.statuses[status / 100]++;
