@@ -276,8 +276,8 @@ static int32_t invoke(builder *t, const tool *k, const di_grammar_tools *spec, i
 static void name_the_tool(builder *t, size_t index, const char *name) {
     char reason[sizeof t->c->error->message];
     memcpy(reason, t->c->error->message, sizeof reason);
-    snprintf(t->c->error->message, sizeof t->c->error->message, "tools[%zu] (%s): %.400s", index,
-             name ? name : "?", reason);
+    snprintf(t->c->error->message, sizeof t->c->error->message, "tools[%zu]: %.100s%s%.400s", index,
+             name ? name : "", name ? ": " : "", reason);
 }
 
 /* Any of the tools. */
@@ -298,7 +298,7 @@ static int32_t any_call(builder *t, const di_grammar_tools *spec) {
         }
     }
     if (!found) {
-        compiler__fail(t->c, DI_ERR_INVALID, "tools: there is no tool %s",
+        compiler__fail(t->c, DI_ERR_INVALID, "there is no tool %s",
                        spec->name ? spec->name : "to call");
     }
     return all;
