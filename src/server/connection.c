@@ -37,7 +37,7 @@ size_t conn_unsent(const di_conn *conn) {
 
 size_t conn_held(const di_conn *conn) {
     const di_generation *g = conn->generation;
-    return conn->n_queued + (g ? g->events.size + g->writer.kept : 0);
+    return conn->n_queued + (g ? g->events.size + g->writer.kept + g->writer.items.size : 0);
 }
 
 static void on_written(uv_write_t *write, int status) {
