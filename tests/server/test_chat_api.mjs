@@ -388,6 +388,14 @@ test('tokens of a completion say where they begin in its text', async () => {
         assert.deepEqual(events.slice(0, -1).flatMap((e) => e.data.choices[0].logprobs?.text_offset ?? []),
             l.text_offset);
     }
+    // A prompt of half a character has no text, and is no begin token either.
+    const half = (await post(server, '/tokenize', { prompt: '🦊' })).json.tokens.at(-1);
+    const { choices: [c] } = (await post(server, '/v1/completions',
+        { ...body, prompt: [half], echo: true })).json;
+    const l = c.logprobs;
+    assert.equal(l.tokens[0], '\ufffd');
+    assert.ok(l.text_offset.at(-1) > 0, JSON.stringify(l));
+    assert.ok(begins(c.text, l).every((right, i) => i < 1 || right || l.tokens[i].includes('\ufffd')));
 });
 
 test('what vLLM calls all of the vocabulary, and an empty suffix', async () => {
