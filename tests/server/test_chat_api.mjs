@@ -341,12 +341,23 @@ test('parts that cannot be shown to the model are named, wherever they are', asy
         assert.equal(r.json.error.param, param);
         assert.equal(r.json.error.code, 'unsupported_value');
     }
-    const result = { type: 'tool_result', tool_use_id: 'x', content: [text, { type: 'document' }] };
-    for (const content of [[{ type: 'document', source: {} }], [result], [{ type: 'text', text: 5 }]]) {
-        const r = await post(server, '/v1/messages',
-            { max_tokens: 5, messages: [{ role: 'user', content }] });
-        assert.equal(r.status, 400, r.text);
-        assert.equal(r.json.error.type, 'invalid_request_error');
+    // The same place whether or not there is a system prompt, which is no message there.
+    const result = (content) => [text, { type: 'tool_result', tool_use_id: 'x', content }];
+    for (const [content, where] of [[[{ type: 'document', source: {} }], '[0].type'], [5, ''],
+        [result([text, { type: 'document' }]), '[1].content[1].type'], [result(5), '[1].content'],
+        [[text, { type: 'text', text: 5 }], '[1].text'], [[{}], '[0].type']]) {
+        for (const system of [undefined, 'Be brief.']) {
+            const r = await post(server, '/v1/messages',
+                { max_tokens: 5, system, messages: [user, { role: 'user', content }] });
+            assert.equal(r.status, 400, r.text);
+            assert.equal(r.json.error.type, 'invalid_request_error');
+            assert.ok(r.json.error.message.startsWith(`messages[1].content${where}: `), r.text);
+        }
+    }
+    for (const [system, where] of [[5, 'system: '], [[text, { type: 'image' }], 'system[1].type: ']]) {
+        const r = await post(server, '/v1/messages', { max_tokens: 5, system, messages: [user] });
+        assert.equal(r.status, 400);
+        assert.ok(r.json.error.message.startsWith(where), r.text);
     }
     for (const block of [{ type: 'text' }, { type: 'thinking', text: 'x' }]) {
         const r = await post(server, '/v1/messages',
