@@ -47,9 +47,7 @@ static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int
         wide ? NULL : mma_kept(s, DI_FP4_PAIR, args->u, args->n_rows, args->width);
     if (kept != NULL && s->beside.router && slots <= static_cast<int64_t>(MMA_FEW_PICKS)) {
         cuda_step_aside_again(s);
-        uint64_t bytes = static_cast<uint64_t>(mma_blocks(args->inner)) *
-                         mma_block_bytes(DI_FP4_PAIR, args->width);
-        *lists = mma_sort_picks(s, args, columns, false, NULL, bytes);
+        *lists = mma_sort_picks(s, args, columns, false, NULL);
         cuda_step_back(s);
         cuda_begin(s);
         return kept;
@@ -58,7 +56,7 @@ static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int
     if (kept == NULL)
         in.out =
             cuda_take<uint8_t>(s, mma_input_bytes(wide ? slots : args->n_rows, 1, args->width));
-    *lists = mma_sort_picks(s, args, columns, wide, wide || kept != NULL ? NULL : &in, 0);
+    *lists = mma_sort_picks(s, args, columns, wide, wide || kept != NULL ? NULL : &in);
     if (wide) mma_gather_rows(s, &in, lists, slots, args->top_k);
     return kept != NULL ? kept : in.out;
 }

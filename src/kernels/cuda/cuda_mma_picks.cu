@@ -2,7 +2,6 @@
  * its own; many, and those for wide tiles, are sorted by counting, each warp taking a stretch of
  * them. Within an expert picks stay in the order of their rows, so lists are the same in every run.
  */
-#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/mma_picks.cuh"
 
 static constexpr int SORT_WARPS = 32, SORT_THREADS = SORT_WARPS * WARP;
@@ -145,29 +144,11 @@ static __device__ void sort_few(const di_experts_args &args, const pick_lists &l
     if (i == 0) *lists.n_tiles = tiles;
 }
 
-/* Weights of w1 and w3 that were picked, a part of each, into the second cache: the product begins only
- * when the lists are there and it has found its way through them. ASK_BLOCKS of threads. */
-static constexpr int ASK_BLOCKS = 32, ASK_BYTES = 2048;
-static __device__ void ask_for_picks(const di_experts_args &args, uint64_t bytes) {
-    int32_t picks = args.n_rows * args.top_k, pieces = static_cast<int32_t>(bytes / ASK_BYTES);
-    int32_t first = static_cast<int32_t>((blockIdx.x - 1) * FEW_PICKS + threadIdx.x);
-    for (int32_t i = first; i < 2 * picks * pieces; i += ASK_BLOCKS * FEW_PICKS) {
-        int32_t e = expert_of(args, i / pieces / 2, picks);
-        if (e < 0) continue;
-        const di_expert &at = cuda_at<const di_expert>(args.experts)[e];
-        const uint8_t *w = cuda_at<const uint8_t>(i / pieces % 2 == 0 ? at.w1 : at.w3);
-        ask_for_bulk(w + static_cast<int64_t>(i % pieces) * ASK_BYTES, ASK_BYTES);
-    }
-}
-
-/* Block 0 sorts; the others make the input ready, or ask for `ask` bytes of each matrix. */
 static __global__ void __launch_bounds__(FEW_PICKS)
-    few_picks_kernel(di_experts_args args, pick_lists lists, mma_input in, uint64_t ask) {
+    few_picks_kernel(di_experts_args args, pick_lists lists, mma_input in) {
     __shared__ __align__(16) int32_t experts[FEW_PICKS], begins[FEW_PICKS];
     begin_early();
-    if (blockIdx.x > 0 && ask > 0)
-        ask_for_picks(args, ask);
-    else if (blockIdx.x > 0)
+    if (blockIdx.x > 0)
         mma_prepare_chunk(in, static_cast<int32_t>((blockIdx.x - 1) * FEW_PICKS + threadIdx.x));
     else
         sort_few(args, lists, experts, begins);
@@ -188,14 +169,8 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     sort_picks(args, sort_tables{tables, total, total + n, total + 2 * n}, lists);
 }
 
-/* Of each matrix that is picked, of so many bytes: together what the second cache has room for. */
-static uint64_t bytes_to_ask(uint64_t picks, uint64_t bytes) {
-    uint64_t each = picks > 0 ? MMA_SOON_BYTES / (2 * picks) : 0;
-    return (each < bytes ? each : bytes) / ASK_BYTES * ASK_BYTES;
-}
-
 pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t width, bool wide,
-                          const mma_input *in, uint64_t soon) {
+                          const mma_input *in) {
     uint64_t picks = static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(args->top_k);
     uint64_t slots = wide ? mma_wide_slots(picks, args->n_experts) : picks;
     pick_lists lists = {};
@@ -207,15 +182,12 @@ pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t wid
     mma_input input = in == NULL ? mma_input{} : *in;
     int64_t chunks = in == NULL ? 0 : mma_input_chunks(input);
     CUDA_REQUIRE(chunks < INT32_MAX - SORT_THREADS);
-    if (picks > FEW_PICKS || (wide && picks > 0)) {
+    if (picks > FEW_PICKS || (wide && picks > 0))
         cuda_launch_early(s, "experts", 1 + cuda_blocks(chunks, SORT_THREADS), SORT_THREADS,
                           table_bytes(args->n_experts), picks_kernel, *args, lists, input);
-    } else if (picks > 0) {
-        uint64_t ask = in == NULL ? bytes_to_ask(picks, soon) : 0;
-        uint32_t others = ask > 0 ? ASK_BLOCKS : cuda_blocks(chunks, FEW_PICKS);
-        cuda_launch_early(s, "experts", 1 + others, FEW_PICKS, 0, few_picks_kernel, *args, lists,
-                          input, ask);
-    }
+    else if (picks > 0)
+        cuda_launch_early(s, "experts", 1 + cuda_blocks(chunks, FEW_PICKS), FEW_PICKS, 0,
+                          few_picks_kernel, *args, lists, input);
     return lists;
 }
 

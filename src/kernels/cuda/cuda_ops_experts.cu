@@ -259,7 +259,7 @@ void cuda_op_experts(di_stream *s, const di_experts_args *args) {
         return;
     }
     cuda_begin(s);
-    pick_lists lists = mma_sort_picks(s, args, PRODUCT_ROWS, false, NULL, 0);
+    pick_lists lists = mma_sort_picks(s, args, PRODUCT_ROWS, false, NULL);
     int64_t tiles = mma_most_tiles(args, PRODUCT_ROWS);
     uint32_t y = static_cast<uint32_t>(tiles < 65535 ? tiles : 65535);
     float *h = cuda_take<float>(s, static_cast<uint64_t>(args->n_rows) *

@@ -41,8 +41,7 @@ static inline mma_rows mma_rows_of(const di_stream *s, di_dtype dtype, int32_t k
 }
 
 /* Weights that another product reads soon: narrow kernels ask for them when their own are on their
- * way, for the second cache; for no more than that keeps besides all else. */
-static constexpr uint64_t MMA_SOON_BYTES = 20 << 20;
+ * way, for the second cache. */
 typedef struct mma_soon {
     const uint8_t *data;
     uint64_t bytes; /* a multiple of 16; 0: none */

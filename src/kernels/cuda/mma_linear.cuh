@@ -50,6 +50,8 @@ template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma
         mma_launch_wide<mma_linear<W>, N>(s, "product", job, items);
 }
 
+/* As much of a matrix as the second cache keeps besides all else. */
+static constexpr uint64_t MMA_SOON_BYTES = 20 << 20;
 static inline mma_soon mma_soon_of(const di_stream *s, const di_matrix *w) {
     if (w->n == 0 || !mma_takes(s, w->dtype)) return mma_soon{};
     uint64_t bytes = static_cast<uint64_t>(mma_blocks(w->n)) * mma_block_bytes(w->dtype, w->k);

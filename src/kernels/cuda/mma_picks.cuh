@@ -43,10 +43,9 @@ static constexpr uint64_t MMA_FEW_PICKS = 512;
 static_assert(MMA_FEW_PICKS * (sizeof(pick_tile) + 8) + 5 * 256 <= CUDA_LISTS_BYTES, "they fit");
 
 /* The lists, in the workspace, with tiles of at most `width` picks. The same kernel makes `in` ready
- * for the first product (NULL: there is nothing to make, and few picks' matrices, of `soon` bytes each,
- * are asked for). */
+ * for the first product (NULL: there is nothing to make). */
 pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t width, bool wide,
-                          const mma_input *in, uint64_t soon);
+                          const mma_input *in);
 
 /* Rows made ready in the order of slots. */
 void mma_gather_rows(di_stream *s, const mma_input *in, const pick_lists *lists, int64_t slots,
