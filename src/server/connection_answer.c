@@ -179,7 +179,6 @@ void conn_fail(di_conn *conn, const di_error *why) {
     switch (why->status) {
     case DI_ERR_USAGE:
     case DI_ERR_INVALID: conn_error(conn, 400, "invalid_value", 0, why->message); break;
-    case DI_ERR_LIMIT: conn_error(conn, 400, "context_length_exceeded", 0, why->message); break;
     case DI_ERR_UNSUPPORTED: conn_error(conn, 400, "unsupported_value", 0, why->message); break;
     case DI_ERR_MEMORY: conn_error(conn, 503, NULL, 1, why->message); break;
     default: conn_error(conn, 500, NULL, 0, why->message); break;
