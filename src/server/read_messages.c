@@ -206,6 +206,9 @@ static di_status read_choice(di_gen_request *r, const di_json *body, const di_js
     } else if (is_type(choice, "any") || is_type(choice, "tool")) {
         kind = DI_GRAMMAR_TOOLS_REQUIRED;
         if (is_type(choice, "tool")) DI_TRY(di_field_text(choice, "name", &name, error));
+        if (is_type(choice, "tool") && !name) {
+            return di_field_wrong("tool_choice", "the name of a tool, with the type tool,", error);
+        }
     } else if (choice && !is_type(choice, "auto")) {
         return di_field_wrong("tool_choice", "an object whose type is auto, any, tool or none,",
                               error);

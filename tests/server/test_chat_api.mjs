@@ -359,6 +359,10 @@ test('parts that cannot be shown to the model are named, wherever they are', asy
         assert.equal(r.status, 400);
         assert.ok(r.json.error.message.startsWith(where), r.text);
     }
+    const unnamed = await post(server, '/v1/messages', { max_tokens: 5, messages: [user],
+        tools: [{ name: 'f', input_schema: {} }], tool_choice: { type: 'tool' } });
+    assert.equal(unnamed.status, 400);
+    assert.match(unnamed.json.error.message, /^tool_choice: the name of a tool/);
     for (const block of [{ type: 'text' }, { type: 'thinking', text: 'x' }]) {
         const r = await post(server, '/v1/messages',
             { max_tokens: 5, messages: [user, { role: 'assistant', content: [block] }, user] });
