@@ -585,8 +585,8 @@ static __global__ __launch_bounds__(INDEX_THREADS,
         share.begin = end;
     }
     __syncthreads();
-    for (int32_t i = 0; i < ceil_div(pass.n_rows, 32);
-         i++) /* scoring needs no registers any more */
+    /* Only now: scoring needs no registers any more. */
+    for (int32_t i = 0; i < ceil_div(pass.n_rows, 32); i++)
         for (uint32_t rows = shared->ended[i]; rows != 0; rows &= rows - 1)
             pick_row(args, pass, 32 * i + __ffs(static_cast<int>(rows)) - 1, shared->bins);
 #endif
