@@ -127,6 +127,30 @@ export function joinChat(events) {
     return { choices, usage };
 }
 
+// The server behind a link over which answers come a few bytes at a time: whoever is slow to look still sees
+// one that is not over.
+export async function slowLink(server, bytes = 64, milliseconds = 20) {
+    const link = net.createServer((client) => {
+        const inner = net.connect({ port: server.port, host: '127.0.0.1' });
+        client.on('error', () => { }).on('close', () => inner.destroy());
+        inner.on('error', () => { }).on('end', () => client.end()).on('close', () => client.destroy());
+        client.pipe(inner);
+        (async () => {
+            let answers = false; // what comes is an event stream
+            for await (const data of inner) {
+                answers ||= data.includes('text/event-stream');
+                for (let i = 0; i < data.length && !client.destroyed; i += answers ? bytes : data.length) {
+                    client.write(answers ? data.subarray(i, i + bytes) : data);
+                    if (answers) await sleep(milliseconds);
+                }
+            }
+        })().catch(() => { }); // either side left
+    });
+    await new Promise((resolve) => link.listen(0, '127.0.0.1', resolve));
+    const { port } = link.address();
+    return { port, base: `http://127.0.0.1:${port}`, close: () => link.close() };
+}
+
 // Bytes on a socket. send() and all() or until(text), which wait long: the machine may be busy.
 export function raw(server, options = {}) {
     const socket = net.connect({ port: server.port, host: '127.0.0.1', ...options });
