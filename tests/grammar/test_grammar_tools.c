@@ -210,7 +210,8 @@ static void test_json_does_not_spell_the_marker(void **state) {
         "\"string\", \"maxLength\": 30}}, \"like\": {\"type\": \"array\", \"items\": {\"type\": "
         "\"string\", \"pattern\": \"^.*$\"}}, \"one\": {\"enum\": [1, [\"" M "\"]]}, \"names\": "
         "{\"type\": \"object\"}}}}]";
-    static const char *const right[] = {JSON("free", "[\"｜DSML DSML｜ ｜｜DSM \\uff5cDSML｜ ｜\"]"),
+    static const char *const right[] = {JSON("free",
+                                             "[\"｜DSML DSML｜ ｜｜DSM \\uff5cDSML｜ ｜\"]"),
                                         JSON("few", "[\"DSML \\uff5cDSML\\uff5c\"]"),
                                         JSON("like", "[\"｜DSML\"]"), JSON("one", "1"),
                                         JSON("names", "{\"｜DSML\": 1}")};
