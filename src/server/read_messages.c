@@ -261,6 +261,7 @@ static di_status read_conversation(di_gen_request *r, const di_json *body,
 di_status read_messages(di_generation *g, const di_json *body, di_error *error) {
     di_gen_request *r = &g->work_request;
     const di_request_env *env = &g->server->env;
+    DI_TRY(read_unsupported(body, DI_DIALECT_MESSAGES, error));
     DI_TRY(di_field_int(body, "max_tokens", 1, 1 << 30, &r->max_tokens, error));
     if (r->max_tokens == 0) return di_field_wrong("max_tokens", "a whole number", error);
     DI_TRY(di_openai_read_sampling(r, body, env, error));

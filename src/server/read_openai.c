@@ -50,6 +50,7 @@ static di_status read_both(di_generation *g, const di_json *body, di_dialect dia
                            di_error *error) {
     di_gen_request *r = &g->work_request;
     const di_request_env *env = &g->server->env;
+    DI_TRY(read_unsupported(body, dialect, error));
     DI_TRY(di_openai_read(r, body, dialect, env, error));
     DI_TRY(read_stream(r, body, error));
     DI_TRY(di_constraint_read(r, body, env, error));

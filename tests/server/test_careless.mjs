@@ -1,0 +1,35 @@
+// Clients that were written for another server: what they send and this one has not is said by its name,
+// and what it has works as there.
+import { assert, test, runTests, serve, post } from './harness.mjs';
+
+const server = await serve('-q');
+const chatPath = '/v1/chat/completions';
+const sum = [{ role: 'user', content: 'What is 12 + 13?' }];
+const plain = { messages: sum, thinking: false, temperature: 0, max_tokens: 30 };
+const chat = (more) => post(server, chatPath, { ...plain, ...more });
+
+test('what would change the answer and is not here is refused by its name', async () => {
+    const functions = [{ name: 'f', parameters: {} }];
+    const paths = {
+        [chatPath]: [plain, { functions, audio: { voice: 'x' }, web_search_options: {}, min_tokens: 3,
+            stop_token_ids: [5], bad_words: ['x'], allowed_token_ids: [5], use_beam_search: true,
+            include_stop_str_in_output: true, truncate_prompt_tokens: 9, prompt_logprobs: 0 }],
+        '/v1/completions': [{ prompt: 'In the', max_tokens: 2 }, { min_tokens: 1, prompt_embeds: 'x' }],
+        '/v1/responses': [{ input: 'Hi', max_output_tokens: 2 }, { top_logprobs: 2 }],
+        '/v1/messages': [{ messages: sum, max_tokens: 2 }, { mcp_servers: [{}], container: 'x' }],
+    };
+    for (const [path, [body, fields]] of Object.entries(paths)) {
+        for (const [field, value] of Object.entries(fields)) {
+            const r = await post(server, path, { ...body, [field]: value });
+            assert.equal(r.status, 400, `${path} ${field}: ${r.text}`);
+            assert.ok(r.json.error.message.startsWith(`${field}: it is not supported; `), r.text);
+            if (path !== '/v1/messages') assert.equal(r.json.error.code, 'unsupported_value');
+        }
+    }
+    const idle = await chat({ functions: [], audio: null, min_tokens: 0, stop_token_ids: [], bad_words: [],
+        use_beam_search: false, include_stop_str_in_output: false, prompt_logprobs: null });
+    assert.equal(idle.json.choices[0].message.content, '12 + 13 = 25', idle.text);
+});
+
+test('all of it in the end', () => server.stop());
+await runTests();
