@@ -117,19 +117,19 @@ static di_status read_forms(di_constraint *c, const di_json *body, di_error *err
 
 /* ---- Tools ---- */
 
-/* The token that begins a call is never sampled. */
-static di_status forbid_calls(di_gen_request *request, const di_request_env *env, di_error *error) {
+di_status di_constraint_forbid(di_gen_request *request, const char *token,
+                               const di_request_env *env, di_error *error) {
     di_sampling *s = &request->sampling;
-    int32_t marker = di_tokenizer_added_id(env->tokenizer, "｜DSML｜");
-    if (marker < 0) return DI_OK; /* such a model has no calls */
+    int32_t id = di_tokenizer_added_id(env->tokenizer, token);
+    if (id < 0) return DI_OK; /* such a model does not say it */
     di_token_bias *biases =
         di_arena_calloc(&request->arena, (size_t)s->n_biases + 1, sizeof *biases);
     if (!biases) return di_fail(error, DI_ERR_MEMORY, "out of memory: logit biases");
     int32_t n = 0;
     for (int32_t i = 0; i < s->n_biases; i++) {
-        if (s->biases[i].token != marker) biases[n++] = s->biases[i];
+        if (s->biases[i].token != id) biases[n++] = s->biases[i];
     }
-    biases[n++] = (di_token_bias){marker, -1000};
+    biases[n++] = (di_token_bias){id, -1000};
     s->biases = biases;
     s->n_biases = n;
     return di_sampling_check(s, env->vocab_size, error);
@@ -173,7 +173,9 @@ di_status di_constraint_end(const di_constraint *c, di_gen_request *request, con
         return di_fail(error, DI_ERR_INVALID, "tool_choice: there are no tools to choose from");
     }
     if (some) DI_TRY(any_strict(tools, &strict, error));
-    if (some && choice == DI_GRAMMAR_TOOLS_NONE) DI_TRY(forbid_calls(request, env, error));
+    if (some && choice == DI_GRAMMAR_TOOLS_NONE) {
+        DI_TRY(di_constraint_forbid(request, "｜DSML｜", env, error)); /* it begins a call */
+    }
     if (!some || choice == DI_GRAMMAR_TOOLS_NONE) {
         return c->field ? take(request, &c->form, env, c->field, error) : DI_OK;
     }

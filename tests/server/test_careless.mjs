@@ -31,5 +31,19 @@ test('what would change the answer and is not here is refused by its name', asyn
     assert.equal(idle.json.choices[0].message.content, '12 + 13 = 25', idle.text);
 });
 
+test('ignore_eos: an answer ends by its length, or by a stop text', async () => {
+    const long = await chat({ ignore_eos: true, max_tokens: 40 });
+    assert.equal(long.json.choices[0].finish_reason, 'length', long.text);
+    assert.equal(long.json.usage.completion_tokens, 40);
+    assert.ok(long.json.choices[0].message.content.startsWith('12 + 13 = 25'), long.text);
+    const cut = await chat({ ignore_eos: true, stop: ['= 2'], logit_bias: { 1: 5 } });
+    assert.equal(cut.json.choices[0].message.content, '12 + 13 ');
+    assert.equal((await chat({ ignore_eos: false })).json.choices[0].finish_reason, 'stop');
+    const raw = await post(server, '/v1/completions',
+        { prompt: 'In the', ignore_eos: true, max_tokens: 200, temperature: 0 });
+    assert.equal(raw.json.usage.completion_tokens, 200, raw.text);
+    assert.equal((await chat({ ignore_eos: 'yes' })).json.error.param, 'ignore_eos');
+});
+
 test('all of it in the end', () => server.stop());
 await runTests();
