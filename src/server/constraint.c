@@ -103,6 +103,7 @@ static di_status read_forms(di_constraint *c, const di_json *body, di_error *err
         {NULL, "json_schema", DI_FORM_SCHEMA},
         {NULL, "structural_tag", -1},
     };
+    const di_json *vllm = di_field(body, "structured_outputs");
     DI_TRY(read_format(c, di_field(body, "response_format"), "response_format", error));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const di_json *in = fields[i].outer ? di_field(body, fields[i].outer) : body;
@@ -111,6 +112,11 @@ static di_status read_forms(di_constraint *c, const di_json *body, di_error *err
         }
         DI_TRY(read_others(c, in, fields[i].outer ? fields[i].outer : fields[i].key, fields[i].key,
                            fields[i].kind, error));
+    }
+    bool said = c->field && strcmp(c->field, "structured_outputs") == 0;
+    if (vllm && !said && !di_field(vllm, "json_object")) { /* which may be false */
+        return di_field_wrong("structured_outputs",
+                              "one of json, regex, choice, grammar and json_object", error);
     }
     return read_format(c, di_field(di_field(body, "text"), "format"), "text", error);
 }

@@ -24,6 +24,8 @@ static const struct {
     {"web_search_options", CHAT, false, "send a tool"},
     {"top_logprobs", RESPONSES, false, "log-probabilities are told in chat completions only"},
     /* vLLM */
+    {"continue_final_message", CHAT, false, "send \"prefix\": true in the last message"},
+    {"echo", CHAT, false, "leave it out"},
     {"min_tokens", OPENAI, false, "leave it out"},
     {"stop_token_ids", OPENAI, false, "send texts in stop"},
     {"bad_words", OPENAI, false, "send logit_bias"},

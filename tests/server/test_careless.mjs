@@ -13,7 +13,8 @@ test('what would change the answer and is not here is refused by its name', asyn
     const paths = {
         [chatPath]: [plain, { functions, audio: { voice: 'x' }, web_search_options: {}, min_tokens: 3,
             stop_token_ids: [5], bad_words: ['x'], allowed_token_ids: [5], use_beam_search: true,
-            include_stop_str_in_output: true, truncate_prompt_tokens: 9, prompt_logprobs: 0 }],
+            include_stop_str_in_output: true, truncate_prompt_tokens: 9, prompt_logprobs: 0, echo: true,
+            continue_final_message: true }],
         '/v1/completions': [{ prompt: 'In the', max_tokens: 2 }, { min_tokens: 1, prompt_embeds: 'x' }],
         '/v1/responses': [{ input: 'Hi', max_output_tokens: 2 }, { top_logprobs: 2 }],
         '/v1/messages': [{ messages: sum, max_tokens: 2 }, { mcp_servers: [{}], container: 'x' }],
@@ -43,6 +44,17 @@ test('ignore_eos: an answer ends by its length, or by a stop text', async () => 
         { prompt: 'In the', ignore_eos: true, max_tokens: 200, temperature: 0 });
     assert.equal(raw.json.usage.completion_tokens, 200, raw.text);
     assert.equal((await chat({ ignore_eos: 'yes' })).json.error.param, 'ignore_eos');
+});
+
+test('structured_outputs that hold the answer to nothing are refused', async () => {
+    for (const structured_outputs of [{ foo: 1 }, { jsons: {} }, {}, { json: null },
+        { disable_any_whitespace: true }]) {
+        const r = await chat({ structured_outputs });
+        assert.equal(r.status, 400, r.text);
+        assert.equal(r.json.error.param, 'structured_outputs');
+    }
+    assert.equal((await chat({ structured_outputs: null })).status, 200);
+    assert.equal((await chat({ structured_outputs: { choice: ['ab'] } })).json.choices[0].message.content, 'ab');
 });
 
 test('all of it in the end', () => server.stop());
