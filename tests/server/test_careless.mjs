@@ -57,5 +57,22 @@ test('structured_outputs that hold the answer to nothing are refused', async () 
     assert.equal((await chat({ structured_outputs: { choice: ['ab'] } })).json.choices[0].message.content, 'ab');
 });
 
+test('top tokens of a completion: the sampled one is among them, and none hides another', async () => {
+    const quoted = await post(server, '/v1/completions', { prompt: 'She said: "I will", and he: ',
+        echo: true, logprobs: 20, max_tokens: 20, temperature: 0 });
+    const l = quoted.json.choices[0].logprobs;
+    assert.equal(l.token_logprobs[0], null);
+    assert.equal(l.top_logprobs[0], null, 'nothing was predicted there');
+    for (let i = 1; i < l.tokens.length; i++) {
+        assert.equal(l.top_logprobs[i][l.tokens[i]], l.token_logprobs[i], l.tokens[i]);
+    }
+    // In JSON the one ends as the other is written.
+    assert.ok(l.top_logprobs.some((top) => top && '"A' in top && 'A' in top), quoted.text);
+    const forced = await post(server, '/v1/completions', { prompt: 'In the', logprobs: 1, max_tokens: 1,
+        logit_bias: { 100: 1000 } });
+    const top = forced.json.choices[0].logprobs.top_logprobs[0];
+    assert.equal(Object.keys(top).length, 2, forced.text);
+});
+
 test('all of it in the end', () => server.stop());
 await runTests();
