@@ -1,6 +1,6 @@
 // Clients that were written for another server: what they send and this one has not is said by its name,
 // and what it has works as there.
-import { assert, test, runTests, serve, post } from './harness.mjs';
+import { assert, test, runTests, serve, post, stream } from './harness.mjs';
 
 const server = await serve('-q');
 const chatPath = '/v1/chat/completions';
@@ -72,6 +72,19 @@ test('top tokens of a completion: the sampled one is among them, and none hides 
         logit_bias: { 100: 1000 } });
     const top = forced.json.choices[0].logprobs.top_logprobs[0];
     assert.equal(Object.keys(top).length, 2, forced.text);
+});
+
+test('an item of a response that the length cut says so', async () => {
+    for (const [reasoning, max_output_tokens, want] of [[{ effort: 'none' }, 3, ['incomplete']],
+        [{ effort: 'low' }, 3, ['incomplete']], [{ effort: 'none' }, 30, ['completed']]]) {
+        const body = { input: sum[0].content, reasoning, max_output_tokens, temperature: 0 };
+        const whole = await post(server, '/v1/responses', body);
+        assert.deepEqual(whole.json.output.map((i) => i.status), want, whole.text);
+        const { events } = await stream(server, '/v1/responses', body);
+        const done = events.filter((e) => e.event === 'response.output_item.done');
+        assert.deepEqual(done.map((e) => e.data.item.status), want);
+        assert.equal(events.at(-1).data.response.status, want[0]);
+    }
 });
 
 test('all of it in the end', () => server.stop());
