@@ -54,6 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         check_text(head.method, text, (size_t)n);
         check_text(head.path, text, (size_t)n);
         check_text(head.query, text, (size_t)n);
+        check_text(head.authority, text, (size_t)n);
         for (int i = 0; i < head.n_headers; i++) {
             check_text(head.headers[i].name, text, (size_t)n);
             check_text(head.headers[i].value, text, (size_t)n);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/error.h"
 #include "base/json.h"
 #include "deepinfer.h"
 #include "text/chat.h"
@@ -13,13 +14,16 @@ di_prompt_options di_prompt_options_defaults(void) {
 
 static di_status chat_options(const di_prompt_options *options, di_chat_options *out,
                               di_error *error) {
+    di_error why;
     if (!options->effort) {
         return di_fail(error, DI_ERR_USAGE,
                        "effort is NULL; begin with di_prompt_options_defaults()");
     }
     *out = di_chat_options_defaults();
     out->drop_thinking = options->drop_thinking;
-    DI_TRY(di_chat_effort(options->effort, out, error));
+    if (di_chat_effort(options->effort, out, &why) != DI_OK) {
+        return di_fail(error, why.status, "effort: %s", why.message);
+    }
     if (!options->thinking) out->thinking = false;
     return DI_OK;
 }

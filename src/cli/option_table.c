@@ -249,7 +249,7 @@ const di_option di_options[DI_N_OPTIONS] = {
         .group = DI_GROUP_OUTPUT, .value = "X", .unit = "seconds", .min = 0.1, .max = 86400,
         .default_value = "20", .verbs = SERVE,
         .help = "A request's head must be there in this time, its body in this and a second for "
-                "every 16K of it."},
+                "every 16K of it that came."},
     [DI_OPT_IDLE_TIMEOUT] = {.name = "idle-timeout", .type = DI_TYPE_REAL,
         .group = DI_GROUP_OUTPUT, .value = "X", .unit = "seconds", .min = 0.1, .max = 86400,
         .default_value = "75", .verbs = SERVE,

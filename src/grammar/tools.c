@@ -216,14 +216,15 @@ static bool can_follow(builder *t, const di_json *parameters) {
     int64_t given = t->c->steps_left / 2;
     c.steps_left = given;
     int32_t root = program__rule(&c.p, "parameters");
-    bool ok = begin(&trial, t->options);
-    if (ok) {
+    if (begin(&trial, t->options)) {
         program__define(&c.p, root, schema_parameters(&trial, parameters, PROGRAM_ACCEPT));
-        ok = c.status == DI_OK && program__finish(&c.p, &why) == DI_OK;
     }
+    di_status status = c.status == DI_OK ? program__finish(&c.p, &why) : c.status;
     t->c->steps_left -= c.steps_left > 0 ? given - c.steps_left : given;
     compiler__deinit(&c);
-    return ok;
+    /* That says nothing of the schema. */
+    if (status == DI_ERR_MEMORY) compiler__fail(t->c, status, "%s", why.message);
+    return status == DI_OK;
 }
 
 /* ---- Calls ---- */
@@ -262,7 +263,9 @@ static int32_t invoke(builder *t, const tool *k, const di_grammar_tools *spec, i
     bool given = parameters && parameters->type != DI_JSON_NULL;
     int32_t inside;
     t->strict = k->strict || spec->strict;
-    if (given && (t->strict || (spec->follow && can_follow(t, parameters)))) {
+    bool follows = given && (t->strict || (spec->follow && can_follow(t, parameters)));
+    if (t->c->status != DI_OK) return PROGRAM_FAIL;
+    if (follows) {
         inside = schema_parameters(t, parameters, end);
     } else {
         inside = t->strict ? end : free_parameters(t, end);
@@ -276,8 +279,8 @@ static int32_t invoke(builder *t, const tool *k, const di_grammar_tools *spec, i
 static void name_the_tool(builder *t, size_t index, const char *name) {
     char reason[sizeof t->c->error->message];
     memcpy(reason, t->c->error->message, sizeof reason);
-    snprintf(t->c->error->message, sizeof t->c->error->message, "tools[%zu] (%s): %.400s", index,
-             name ? name : "?", reason);
+    snprintf(t->c->error->message, sizeof t->c->error->message, "tools[%zu]: %.100s%s%.400s", index,
+             name ? name : "", name ? ": " : "", reason);
 }
 
 /* Any of the tools. */
@@ -298,7 +301,7 @@ static int32_t any_call(builder *t, const di_grammar_tools *spec) {
         }
     }
     if (!found) {
-        compiler__fail(t->c, DI_ERR_INVALID, "tools: there is no tool %s",
+        compiler__fail(t->c, DI_ERR_INVALID, "there is no tool %s",
                        spec->name ? spec->name : "to call");
     }
     return all;

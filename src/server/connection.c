@@ -12,7 +12,7 @@ enum {
     MAX_HEAD = 65536,
     MAX_PIPELINED = 262144, /* sent while an answer is in progress */
     LINGER_MS = 2000,
-    MIN_BODY_RATE = 16384, /* bytes a second, beside read_timeout_s */
+    MIN_BODY_RATE = 16384, /* bytes a second: what came buys time for more */
     MAX_BODIES = 16,       /* times max_body: bytes of all bodies that are held */
     MAX_EMPTY_LINES = 2    /* in front of a request */
 };
@@ -37,7 +37,7 @@ size_t conn_unsent(const di_conn *conn) {
 
 size_t conn_held(const di_conn *conn) {
     const di_generation *g = conn->generation;
-    return conn->n_queued + (g ? g->events.size + g->writer.kept : 0);
+    return conn->n_queued + (g ? g->events.size + g->writer.kept + g->writer.items.size : 0);
 }
 
 static void on_written(uv_write_t *write, int status) {
@@ -146,6 +146,7 @@ static void reset(di_conn *conn) {
     conn->pending_next = false;
     conn->seen = 0;
     conn->n_empty_lines = 0;
+    conn->status = 0;
     conn->n_sent = 0;
     conn->origin[0] = conn->request_id[0] = conn->detail[0] = conn->if_none_match[0] = '\0';
     conn->deadline_ms = after_s(conn, conn->server->options.idle_timeout_s);
@@ -161,10 +162,9 @@ void conn_end(di_conn *conn) {
     }
     server_log_request(conn->server, conn, conn->generation);
     conn->generation = NULL;
-    bool whole = conn->body_reader.done;
     drop_body(conn);
     drop_key(conn);
-    if (!conn->keep_alive || !whole) {
+    if (!conn->keep_alive) {
         linger(conn);
         return;
     }
@@ -199,9 +199,7 @@ static bool expect_body(di_conn *conn, const http_head *head) {
         refuse_body(conn);
         return false;
     }
-    double seconds = o->read_timeout_s;
-    seconds += (double)(head->content_length < 0 ? o->max_body : length) / MIN_BODY_RATE;
-    conn->deadline_ms = after_s(conn, seconds);
+    conn->deadline_ms = after_s(conn, o->read_timeout_s);
     if (head->expects_continue && head->content_length != 0) {
         di_buffer out = DI_BUFFER_EMPTY;
         di_buffer_puts(&out, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -263,6 +261,7 @@ static size_t take_body(di_conn *conn, const char *bytes, size_t size) {
     int64_t n =
         http_read_body(&conn->body_reader, bytes, size, room < max ? room : max, &conn->body);
     conn->server->body_bytes += conn->body.size - before;
+    conn->deadline_ms += (conn->body.size - before) * 1000 / MIN_BODY_RATE;
     if (n < 0) {
         conn->state = DI_CONN_BUSY;
         conn->deadline_ms = 0;
@@ -310,6 +309,12 @@ static void process(di_conn *conn) {
     }
 }
 
+/* The first bytes of a request are there. */
+static void begin_head(di_conn *conn) {
+    conn->begun = di_clock();
+    conn->deadline_ms = after_s(conn, conn->server->options.read_timeout_s);
+}
+
 static void next_request(di_conn *conn) {
     reset(conn);
     if (conn->server->draining) {
@@ -320,7 +325,7 @@ static void next_request(di_conn *conn) {
         di_buffer_free(&conn->in); /* an idle connection costs little */
         return;
     }
-    conn->deadline_ms = after_s(conn, conn->server->options.read_timeout_s);
+    begin_head(conn);
     process(conn);
 }
 
@@ -349,9 +354,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer) {
         size -= taken;
         if (size == 0) return;
     }
-    if (conn->state == DI_CONN_HEAD && conn->in.size == 0) {
-        conn->deadline_ms = after_s(conn, conn->server->options.read_timeout_s);
-    }
+    if (conn->state == DI_CONN_HEAD && conn->in.size == 0) begin_head(conn);
     di_buffer_append(&conn->in, bytes, size);
     if (conn->in.failed || (conn->state == DI_CONN_BUSY && conn->in.size > MAX_PIPELINED)) {
         conn_close(conn);
@@ -434,6 +437,7 @@ void conn_tick(di_conn *conn, uint64_t now_ms) {
     }
     if (conn->deadline_ms == 0 || now_ms < conn->deadline_ms) return;
     if (conn->state == DI_CONN_BODY || (conn->state == DI_CONN_HEAD && conn->in.size > 0)) {
+        if (conn->state == DI_CONN_HEAD) name_request(conn);
         conn->state = DI_CONN_BUSY;
         conn->minor = true;
         conn__refuse(conn, 408, NULL, "the request did not come in time");

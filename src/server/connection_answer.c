@@ -31,7 +31,8 @@ static const char *reason(int status) {
 
 static void write_head(di_conn *conn, int status, const char *type, di_buffer *out) {
     di_server *server = conn->server;
-    if (server->draining) conn->keep_alive = false;
+    /* What is left of a body is not read, so no request can be found behind it. */
+    if (server->draining || !conn->body_reader.done) conn->keep_alive = false;
     conn->status = status;
     conn->headers_sent = true;
     if (status / 100 < 6) server->metrics.statuses[status / 100]++;
@@ -178,7 +179,6 @@ void conn_fail(di_conn *conn, const di_error *why) {
     switch (why->status) {
     case DI_ERR_USAGE:
     case DI_ERR_INVALID: conn_error(conn, 400, "invalid_value", 0, why->message); break;
-    case DI_ERR_LIMIT: conn_error(conn, 400, "context_length_exceeded", 0, why->message); break;
     case DI_ERR_UNSUPPORTED: conn_error(conn, 400, "unsupported_value", 0, why->message); break;
     case DI_ERR_MEMORY: conn_error(conn, 503, NULL, 1, why->message); break;
     default: conn_error(conn, 500, NULL, 0, why->message); break;

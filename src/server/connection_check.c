@@ -72,7 +72,9 @@ static bool check_key(di_conn *conn, const http_head *head) {
     di_key *key = given.data ? di_keys_find(&conn->server->keys, given.data, given.size) : NULL;
     if (!key) {
         conn__refuse(conn, 401, "invalid_api_key",
-                     given.data ? "this API key is not known here" : "an API key is needed");
+                     given.data ? "this API key is not known here"
+                                : "an API key is needed: \"Authorization: Bearer KEY\", or "
+                                  "\"X-Api-Key: KEY\"");
         return false;
     }
     int retry_s;
@@ -107,12 +109,6 @@ static bool check_type(const http_head *head) {
            (type.size == n || type.data[n] == ';' || type.data[n] == ' ');
 }
 
-static int hex(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* The name at the end of a path, whose %XX are bytes: clients escape the '/' of a model's name. What is no
  * name of anything here, as one that is too long or has a NUL, is "". */
 static void read_detail(http_text text, char *out, size_t size) {
@@ -120,8 +116,8 @@ static void read_detail(http_text text, char *out, size_t size) {
     for (size_t i = 0; i < text.size; i++) {
         int c = (unsigned char)text.data[i];
         if (c == '%') {
-            int high = i + 2 < text.size ? hex(text.data[i + 1]) : -1;
-            int low = i + 2 < text.size ? hex(text.data[i + 2]) : -1;
+            int high = i + 2 < text.size ? http_hex_digit(text.data[i + 1]) : -1;
+            int low = i + 2 < text.size ? http_hex_digit(text.data[i + 2]) : -1;
             c = high < 0 || low < 0 ? 0 : high * 16 + low;
             i += 2;
         }

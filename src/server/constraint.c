@@ -158,7 +158,8 @@ static di_status any_strict(const di_json *tools, bool *any, di_error *error) {
     return DI_OK;
 }
 
-/* The request's grammar; what cannot be enforced is told by the field it came in. */
+/* The request's grammar; what cannot be enforced is told by the field it came in, where what is wrong does not
+ * say it: tools by their place in the list, others by a word that may be the field's. */
 static di_status take(di_gen_request *request, const di_form_spec *spec, const di_request_env *env,
                       const char *field, di_error *error) {
     di_error why;
@@ -166,9 +167,10 @@ static di_status take(di_gen_request *request, const di_form_spec *spec, const d
     if (status == DI_OK) return DI_OK;
     /* A bound of the compiler is none of the context. */
     if (status == DI_ERR_LIMIT) status = DI_ERR_UNSUPPORTED;
-    /* What is wrong with a tool begins with its place in the list. */
-    bool of_tool = spec->beside && strncmp(why.message, "tools", 5) == 0;
-    return di_fail(error, status, "%s: %s", of_tool ? "tools" : field, why.message);
+    size_t n = strlen(field);
+    bool told = strncmp(why.message, "tools[", 6) == 0 ||
+                (strncmp(why.message, field, n) == 0 && why.message[n] == ':');
+    return di_fail(error, status, "%s%s%s", told ? "" : field, told ? "" : ": ", why.message);
 }
 
 di_status di_constraint_end(const di_constraint *c, di_gen_request *request, const di_json *tools,
@@ -193,8 +195,8 @@ di_status di_constraint_end(const di_constraint *c, di_gen_request *request, con
                                .name = name,
                                .max_calls = request->one_call ? 1 : 0,
                                .beside = c->field && !must ? &c->form : NULL};
-    if (spec.beside) return take(request, &spec, env, c->field, error);
-    return take(request, &spec, env, must && !strict ? "tool_choice" : "tools", error);
+    const char *field = spec.beside ? c->field : must ? "tool_choice" : "tools";
+    return take(request, &spec, env, field, error);
 }
 
 static di_status wrong_choice(di_error *error) {

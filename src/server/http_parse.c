@@ -18,16 +18,24 @@ int64_t http_find_head(const char *bytes, size_t size, size_t *seen) {
     return 0;
 }
 
-static bool is_token_char(unsigned char c) {
-    if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) return true;
-    return c != 0 && strchr("!#$%&'*+-.^_`|~", c) != NULL;
+/* Of letters, digits and `others`. */
+static bool is_made_of(http_text text, const char *others) {
+    for (size_t i = 0; i < text.size; i++) {
+        char c = text.data[i];
+        bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+        if (!plain && (c == '\0' || !strchr(others, c))) return false;
+    }
+    return true;
 }
 
 static bool is_token(http_text text) {
-    for (size_t i = 0; i < text.size; i++) {
-        if (!is_token_char((unsigned char)text.data[i])) return false;
-    }
-    return text.size > 0;
+    return text.size > 0 && is_made_of(text, "!#$%&'*+-.^_`|~");
+}
+
+int http_hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
 bool http_text_is(http_text text, const char *other) {
@@ -190,10 +198,13 @@ static bool connection_says(const http_head *head, const char *word) {
 
 static int read_meaning(http_head *out, const char **why) {
     int n_host = count(out, "host");
+    http_text host = http_get(out, "host"), named = out->authority;
     if (n_host > 1 || (n_host == 0 && out->minor == 1)) {
         return refuse(400, "exactly one Host header is needed", why);
     }
-    http_text host = http_get(out, "host"), named = out->authority;
+    if (!is_made_of(host, "-._~%!$&'()*+,;=:[]")) { /* RFC 3986, with a port */
+        return refuse(400, "there is a character in the Host header that no host has", why);
+    }
     if (named.data && (named.size != host.size ||
                        (host.size > 0 && strncasecmp(named.data, host.data, host.size) != 0))) {
         return refuse(400, "the host of the request target is not that of the Host header", why);
@@ -239,15 +250,9 @@ enum {
 };
 enum { MAX_SIZE_LINE = 256, MAX_TRAILERS = 8192 };
 
-static int hex(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* A byte of the line with a chunk's size. */
 static bool size_byte(http_body *body, char c) {
-    int digit = hex(c);
+    int digit = http_hex_digit(c);
     if (++body->n_line > MAX_SIZE_LINE) return false;
     if (body->state == CHUNK_SIZE && digit >= 0) {
         body->left = body->left * 16 + (uint64_t)digit;

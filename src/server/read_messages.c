@@ -1,5 +1,6 @@
 /* Bodies of Anthropic's Messages, rendered as the conversation of the OpenAI dialect that the encoder
  * takes. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -65,36 +66,48 @@ static void build_assistant(const di_json *content, bool open, di_buffer *out) {
     di_buffer_free(&thought);
 }
 
-static di_status wrong_block(int index, const char *why, di_error *error) {
-    return di_fail(error, DI_ERR_INVALID, "messages[%d].content: %s", index, why);
+/* Blocks that would be lost in silence are refused, by their place: `where` is the list's. */
+static di_status check_blocks(const char *where, const di_json *content, const char *const *known,
+                              di_error *error);
+
+static di_status check_block(const char *where, int at, const di_json *b, const char *const *known,
+                             di_error *error) {
+    static const char *const of_results[] = {"text", "image", NULL};
+    static const char *const texts[] = {"text", "thinking"}; /* type and member */
+    const di_json *type = di_field(b, "type"), *name = di_field(b, "name");
+    const di_json *input = di_field(b, "input"), *content = di_field(b, "content");
+    while (*known && !is_type(b, *known)) known++;
+    if (!*known) {
+        return di_fail(error, DI_ERR_INVALID,
+                       "%s[%d].type: blocks of the type '%.40s' are not supported here", where, at,
+                       type && type->type == DI_JSON_STRING ? type->text : "");
+    }
+    for (int i = 0; i < 2; i++) {
+        const di_json *text = di_field(b, texts[i]);
+        if (!is_type(b, texts[i]) || (text && text->type == DI_JSON_STRING)) continue;
+        return di_fail(error, DI_ERR_INVALID, "%s[%d].%s: a string is needed", where, at, texts[i]);
+    }
+    if (is_type(b, "tool_use") && (!name || name->type != DI_JSON_STRING)) {
+        return di_fail(error, DI_ERR_INVALID, "%s[%d].name: a string is needed", where, at);
+    }
+    if (is_type(b, "tool_use") && input && input->type != DI_JSON_OBJECT) {
+        return di_fail(error, DI_ERR_INVALID, "%s[%d].input: an object is needed", where, at);
+    }
+    if (!is_type(b, "tool_result") || !content) return DI_OK;
+    char inner[80];
+    snprintf(inner, sizeof inner, "%s[%d].content", where, at);
+    return check_blocks(inner, content, of_results, error);
 }
 
-/* Blocks that would be lost in silence are refused. */
-static di_status check_content(const di_json *content, int index, bool assistant, di_error *error) {
-    static const char *const known[2][7] = {{"text", "tool_result", "image", NULL},
-                                            {"text", "thinking", "redacted_thinking", "tool_use",
-                                             NULL}};
+static di_status check_blocks(const char *where, const di_json *content, const char *const *known,
+                              di_error *error) {
+    int at = 0;
     if (content && content->type == DI_JSON_STRING) return DI_OK;
     if (!content || content->type != DI_JSON_ARRAY) {
-        return wrong_block(index, "a text or a list of blocks is needed", error);
+        return di_fail(error, DI_ERR_INVALID, "%s: a text or a list of blocks is needed", where);
     }
-    for (const di_json *b = content->first; b; b = b->next) {
-        int i = 0;
-        while (known[assistant][i] && !is_type(b, known[assistant][i])) i++;
-        if (!known[assistant][i]) {
-            return wrong_block(index, "there is a block of a type that is not supported", error);
-        }
-        const di_json *name = di_field(b, "name"), *input = di_field(b, "input");
-        for (int k = 0; k < 2; k++) {
-            static const char *const texts[] = {"text", "thinking"}; /* type and member */
-            const di_json *text = di_field(b, texts[k]);
-            if (!is_type(b, texts[k]) || (text && text->type == DI_JSON_STRING)) continue;
-            return wrong_block(index, "a block of text or thinking needs a string of it", error);
-        }
-        if (!is_type(b, "tool_use")) continue;
-        if (!name || name->type != DI_JSON_STRING || (input && input->type != DI_JSON_OBJECT)) {
-            return wrong_block(index, "a tool_use block needs a name and an input object", error);
-        }
+    for (const di_json *b = content->first; b; b = b->next, at++) {
+        DI_TRY(check_block(where, at, b, known, error));
     }
     return DI_OK;
 }
@@ -102,13 +115,18 @@ static di_status check_content(const di_json *content, int index, bool assistant
 /* The user's blocks are understood as they are. */
 static di_status build_message(const di_json *m, int index, di_buffer *out, di_error *error) {
     const di_json *role = di_field(m, "role"), *content = di_field(m, "content");
+    static const char *const of_users[] = {"text", "tool_result", "image", NULL};
+    static const char *const of_models[] = {"text", "thinking", "redacted_thinking", "tool_use",
+                                            NULL};
     bool assistant = di_json_is_string(role, "assistant");
+    char where[40];
     int n = 1;
     if (!assistant && !di_json_is_string(role, "user") && !di_json_is_string(role, "system")) {
         return di_fail(error, DI_ERR_INVALID,
                        "messages[%d].role: \"user\" or \"assistant\" is needed", index);
     }
-    DI_TRY(check_content(content, index, assistant, error));
+    snprintf(where, sizeof where, "messages[%d].content", index);
+    DI_TRY(check_blocks(where, content, assistant ? of_models : of_users, error));
     if (assistant) {
         build_assistant(content, m->next == NULL, out);
         return DI_OK;
@@ -122,14 +140,13 @@ static di_status build_message(const di_json *m, int index, di_buffer *out, di_e
 
 static di_status build_messages(const di_json *body, di_buffer *out, di_error *error) {
     const di_json *messages = di_field(body, "messages"), *system = di_field(body, "system");
+    static const char *const of_system[] = {"text", NULL};
     int n = 0, index = 0;
     if (!messages || messages->type != DI_JSON_ARRAY || messages->length == 0) {
         return di_field_wrong("messages", "a list, not empty,", error);
     }
     di_buffer_putc(out, '[');
-    if (system && system->type != DI_JSON_STRING && system->type != DI_JSON_ARRAY) {
-        return di_field_wrong("system", "a text or a list of text blocks", error);
-    }
+    if (system) DI_TRY(check_blocks("system", system, of_system, error));
     if (system && system->length > 0) {
         int members = 1;
         di_build_next(out, &n);
@@ -189,6 +206,9 @@ static di_status read_choice(di_gen_request *r, const di_json *body, const di_js
     } else if (is_type(choice, "any") || is_type(choice, "tool")) {
         kind = DI_GRAMMAR_TOOLS_REQUIRED;
         if (is_type(choice, "tool")) DI_TRY(di_field_text(choice, "name", &name, error));
+        if (is_type(choice, "tool") && !name) {
+            return di_field_wrong("tool_choice", "the name of a tool, with the type tool,", error);
+        }
     } else if (choice && !is_type(choice, "auto")) {
         return di_field_wrong("tool_choice", "an object whose type is auto, any, tool or none,",
                               error);

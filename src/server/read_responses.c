@@ -22,6 +22,7 @@ typedef struct builder {
     di_generation *g;
     di_arena *arena; /* of trees that are read on the way */
     int n_references;
+    size_t reference_bytes; /* of what they stand for: a few bytes may name much, many times */
     di_buffer thought, text, calls;
     int n_calls;
 } builder;
@@ -165,6 +166,12 @@ static di_status add_reference(builder *b, const di_json *item, int index, di_er
     if (!di_stored_find(b->g->server->stored, id, b->g->owner, &text)) {
         status = di_fail(error, DI_ERR_INVALID,
                          "input[%d].id: there is no item '%.60s' here; send it itself", index, id);
+    }
+    b->reference_bytes += text.size;
+    if (status == DI_OK && b->reference_bytes > b->g->server->options.max_body) {
+        status = di_fail(error, DI_ERR_UNSUPPORTED,
+                         "input: the items that are referred to have more than %zu bytes",
+                         b->g->server->options.max_body);
     }
     if (status == DI_OK) status = di_build_parse(&text, b->arena, &found, error);
     di_buffer_free(&text);

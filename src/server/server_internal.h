@@ -95,7 +95,7 @@ void conn_error(di_conn *conn, int status, const char *code, int retry_s, const 
 /* The body of one alone, for an answer that has begun. */
 void conn_write_error(const di_conn *conn, int status, const char *code, const char *message,
                       di_buffer *out);
-/* From a failure of ours: its status, code and field. */
+/* From why a body could not be taken, or from a failure of ours: its status, code and field. */
 void conn_fail(di_conn *conn, const di_error *why);
 
 /* An answer in pieces: the head, its body (freed), the end. */

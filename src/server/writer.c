@@ -82,16 +82,22 @@ static void append(di_writer *w, di_buffer *to, const char *data, size_t size) {
     if (to->failed) fail(w, "out of memory", 13);
 }
 
-/* To what is kept until the end, whose JSON is up to twelve times as large. */
-static void keep(di_writer *w, di_buffer *to, const char *data, size_t size) {
-    static const char why[] = "the answer is too large to come in one piece; ask for a stream";
+/* Counts what is kept until the end, whose JSON is up to twelve times as large. False: it is too much. */
+static bool count_kept(di_writer *w, size_t size) {
     enum { MAX_KEPT = 32 << 20 };
-    if (w->kept + size > MAX_KEPT) {
-        fail(w, why, sizeof why - 1);
-        return;
+    if (w->kept + size <= MAX_KEPT) {
+        w->kept += size;
+        return true;
     }
-    w->kept += size;
-    append(w, to, data, size);
+    const char *why = w->request->stream
+                          ? "the answer is too large to be kept until its end"
+                          : "the answer is too large to come in one piece; ask for a stream";
+    fail(w, why, strlen(why));
+    return false;
+}
+
+static void keep(di_writer *w, di_buffer *to, const char *data, size_t size) {
+    if (count_kept(w, size)) append(w, to, data, size);
 }
 
 /* What waits goes out; tokens go along with text, and at the end by themselves. */
@@ -114,6 +120,7 @@ static void take_text(di_writer *w, const di_event *e, di_buffer *out) {
 }
 
 static void keep_call(di_writer *w, di_writer_choice *c, const di_writer_call *call) {
+    if (!count_kept(w, sizeof *call + call->name_size + call->arguments_size)) return;
     di_writer_call *more = realloc(c->calls, (size_t)(c->n_calls + 1) * sizeof *more);
     if (!more) {
         fail(w, "out of memory", 13);
@@ -179,7 +186,7 @@ static void take(di_writer *w, const di_event *e, di_buffer *out) {
     case DI_EVENT_THOUGHT:
     case DI_EVENT_TEXT: take_text(w, e, out); break;
     case DI_EVENT_CALL: take_call(w, e, out); break;
-    case DI_EVENT_IDS: append(w, &c->ids, e->data, e->size); break;
+    case DI_EVENT_IDS: keep(w, &c->ids, e->data, e->size); break;
     case DI_EVENT_TOKENS:
         if (w->request->stream) append(w, &c->tokens, e->data, e->size);
         if (!w->request->stream) keep(w, &c->all_tokens, e->data, e->size);

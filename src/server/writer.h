@@ -21,7 +21,8 @@ typedef struct di_writer_choice {
     int n_calls;
     bool ended;
     di_end_record end;
-    int64_t n_characters; /* Completions: of the text that was told with its tokens */
+    int64_t n_characters; /* Completions: of the text that was told with its tokens, */
+    bool told;            /* of which there were some */
     /* All of it, where it is kept. */
     di_buffer thought, text, all_tokens, ids;
     di_writer_call *calls;

@@ -66,10 +66,10 @@ static void write_column(const di_writer *w, const di_buffer *tokens, column whi
     di_buffer_putc(out, ']');
 }
 
-/* The begin token that was put in front of a prompt is told, but stands in no text. */
+/* The begin token that was put in front of a prompt is told, the first one, but stands in no text. */
 static bool is_silent(const di_writer *w, int32_t choice, const char *bytes, size_t size) {
     int32_t prompt = choice / w->request->n_choices;
-    if (!w->request->scores_prompt || w->choices[choice].n_characters > 0) return false;
+    if (!w->request->scores_prompt || w->choices[choice].told) return false;
     return size > w->request->echo_sizes[prompt] ||
            memcmp(bytes, w->request->echoes[prompt], size) != 0;
 }
@@ -86,7 +86,9 @@ static void write_offsets(di_writer *w, int32_t choice, const di_buffer *tokens,
         at += sizeof t + (size_t)t.n_top * sizeof(di_top_token);
         const char *bytes = di_tokenizer_bytes(w->tokenizer, t.id, &size);
         di_buffer_printf(out, "%s%" PRId64, any ? "," : "", c->n_characters);
-        if (!bytes || is_silent(w, choice, bytes, size)) continue;
+        bool silent = !bytes || is_silent(w, choice, bytes, size);
+        c->told = true;
+        if (silent) continue;
         for (size_t i = 0; i < size; i++) {
             c->n_characters += ((unsigned char)bytes[i] & 0xC0) != 0x80;
         }

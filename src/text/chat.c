@@ -38,8 +38,8 @@ di_status di_chat_effort(const char *name, di_chat_options *options, di_error *e
     }
     if (level == 0) {
         return di_fail(error, DI_ERR_USAGE,
-                       "reasoning effort '%.60s': must be none, minimal, low, medium, high, xhigh, "
-                       "max, ultra or a number 1..100",
+                       "must be none, minimal, low, medium, high, xhigh, max, ultra or a number "
+                       "1..100, not '%.60s'",
                        name);
     }
     options->reasoning_effort = level;

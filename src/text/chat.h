@@ -25,7 +25,8 @@ typedef struct di_chat_options {
 di_chat_options di_chat_options_defaults(void);
 
 /* low 50, high 75, max 100, and the API's other names (minimal, medium, xhigh, ultra); a decimal
- * 1..100. "none" gives *thinking false. DI_ERR_USAGE with the accepted names otherwise. */
+ * 1..100. "none" gives *thinking false. DI_ERR_USAGE with the accepted names otherwise: what they are
+ * names of the caller says in front, for fields and options of several names lead here. */
 di_status di_chat_effort(const char *name, di_chat_options *options, di_error *error);
 
 typedef struct di_chat_piece {

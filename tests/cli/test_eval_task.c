@@ -148,7 +148,7 @@ static const struct {
      "mode: it is neither \"chat\" nor \"thinking\""},
     {"{" ASK ", \"reasoning_effort\": [], \"answer\": \"a\"}",
      "reasoning_effort: a number or a name is needed"},
-    {"{" ASK ", \"reasoning_effort\": 1000, \"answer\": \"a\"}", "reasoning effort '1000': "},
+    {"{" ASK ", \"reasoning_effort\": 1000, \"answer\": \"a\"}", "effort: must be none, "},
     {"{" ASK "}", "answer: it is missing"},
     {"{" ASK ", \"answer\": \"a\", \"judge\": \"best\"}", "judge: it is none of "},
     {"{" ASK ", \"answer\": \"a\", \"completion\": 1}", "completion: a string is needed"},

@@ -243,7 +243,7 @@ static const struct {
     {CHAT "\"messages\": [{\"role\": \"user\", \"contents\": \"Hi\"}]}}",
      "messages[0].contents: this field is not supported"},
     {CHAT "\"messages\": [{\"role\": \"user\"}]}}", "messages[0].content: a user's message needs"},
-    {CHAT ASK ", \"reasoning_effort\": \"much\"}}", "reasoning_effort: reasoning effort 'much'"},
+    {CHAT ASK ", \"reasoning_effort\": \"much\"}}", "reasoning_effort: must be none, "},
     {CHAT ASK ", \"thinking\": 1}}", "thinking: true, false or"},
     {CHAT "\"messages\": []}}", "messages: a list, not empty, is needed"},
     {CHAT "\"model\": 1, " ASK "}}", "model: a string is needed"},

@@ -63,8 +63,8 @@ static void test_commands(void **state) {
     says("/effort max\n", "Effort is max.\n", "");
     fails(
         "/effort 1000\n", "",
-        "reasoning effort '1000': must be none, minimal, low, medium, high, xhigh, max, ultra or a "
-        "number 1..100\n",
+        "effort: must be none, minimal, low, medium, high, xhigh, max, ultra or a number 1..100, not "
+        "'1000'\n",
         1);
     says("/set top-k 3\n", "top-k is 3.\n", "");
     fails("/set top-p 3\n", "", "top-p: '3' is not a number from 0 to 1\n", 1);

@@ -272,8 +272,8 @@ static void test_refusals(void **state) {
                     "run: --top-k: 'many' is not a whole number from 0 to 2147483647");
     program_refuses(
         "run models/demo --effort much Hello", NULL, 2,
-        "run: reasoning effort 'much': must be none, minimal, low, medium, high, xhigh, "
-        "max, ultra or a number 1..100");
+        "run: effort: must be none, minimal, low, medium, high, xhigh, max, ultra or a number "
+        "1..100, not 'much'");
     program_refuses("run models/demo --logit-bias 5 Hello", NULL, 2,
                     "run: --logit-bias: '5' is not ID=X, a token id and a number");
     program_refuses("run models/demo --logit-bias 5=inf Hello", NULL, 2,

@@ -268,16 +268,16 @@ static void refuses(const char *text, const di_grammar_tools *spec, const char *
 static void test_refusals_name_the_tool(void **state) {
     (void)state;
     di_grammar_tools named = {.choice = DI_GRAMMAR_TOOLS_REQUIRED, .name = "absent"};
-    refuses("[]", &required, "tools: there is no tool to call");
-    refuses(tools, &named, "tools: there is no tool absent");
+    refuses("[]", &required, "there is no tool to call");
+    refuses(tools, &named, "there is no tool absent");
     refuses("[{\"name\": \"a\"}, {\"type\": \"function\"}]", &required,
-            "tools[1] (?): a function needs a name, without quotes");
+            "tools[1]: a function needs a name, without quotes");
     refuses(
         "[{\"name\": \"a\", \"strict\": true, \"parameters\": {\"properties\": {\"x\": {\"contains\": "
         "1}}}}]",
-        &required, "tools[0] (a): /properties/x/contains: this keyword is not supported");
+        &required, "tools[0]: a: /properties/x/contains: this keyword is not supported");
     refuses("[{\"name\": \"a\", \"strict\": true, \"parameters\": {\"type\": \"string\"}}]",
-            &required, "tools[0] (a): /: parameters must be an object");
+            &required, "tools[0]: a: /: parameters must be an object");
 }
 
 int main(void) {

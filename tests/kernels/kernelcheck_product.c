@@ -18,7 +18,7 @@ static di_dtype any_dtype(int round) {
     return all[round % 4];
 }
 
-/* Some rounds have more rows than the widest tiles have columns. */
+/* Some rounds have rows for the widest tiles, of 128 columns, and for several of them. */
 enum { MANY_ROWS = 300 };
 static bool has_many(const check *c) { return !c->bench && c->round % 16 >= 12; }
 static int32_t some_rows(check *c, int32_t most) {

@@ -37,9 +37,19 @@ test('a head one byte at a time is read, one that never ends is not waited for',
 test('a body that stops is not waited for', async () => {
     const c = raw(server);
     await c.send(`POST ${chatPath} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n` +
-        'Content-Length: 100\r\n\r\n{"messages"');
-    assert.match(await c.all(), /^HTTP\/1.1 408 /);
+        'Content-Length: 1000000\r\n\r\n{"messages"');
+    assert.match(await c.all(10), /^HTTP\/1.1 408 /);
     await wellNow();
+});
+
+test('what came of a body is time for the rest', async () => {
+    const c = raw(server), text = body({ ...story, max_tokens: 3 }), blanks = ' '.repeat(5 * 16384);
+    await c.send(`POST ${chatPath} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n` +
+        `Content-Length: ${blanks.length + text.length}\r\n\r\n${blanks}`); // five seconds more
+    await sleep(2000);
+    await c.send(text);
+    await c.until('"completion_tokens":3');
+    c.socket.destroy();
 });
 
 test('idle connections are closed, silently', async () => {

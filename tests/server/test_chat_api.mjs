@@ -341,13 +341,28 @@ test('parts that cannot be shown to the model are named, wherever they are', asy
         assert.equal(r.json.error.param, param);
         assert.equal(r.json.error.code, 'unsupported_value');
     }
-    const result = { type: 'tool_result', tool_use_id: 'x', content: [text, { type: 'document' }] };
-    for (const content of [[{ type: 'document', source: {} }], [result], [{ type: 'text', text: 5 }]]) {
-        const r = await post(server, '/v1/messages',
-            { max_tokens: 5, messages: [{ role: 'user', content }] });
-        assert.equal(r.status, 400, r.text);
-        assert.equal(r.json.error.type, 'invalid_request_error');
+    // The same place whether or not there is a system prompt, which is no message there.
+    const result = (content) => [text, { type: 'tool_result', tool_use_id: 'x', content }];
+    for (const [content, where] of [[[{ type: 'document', source: {} }], '[0].type'], [5, ''],
+        [result([text, { type: 'document' }]), '[1].content[1].type'], [result(5), '[1].content'],
+        [[text, { type: 'text', text: 5 }], '[1].text'], [[{}], '[0].type']]) {
+        for (const system of [undefined, 'Be brief.']) {
+            const r = await post(server, '/v1/messages',
+                { max_tokens: 5, system, messages: [user, { role: 'user', content }] });
+            assert.equal(r.status, 400, r.text);
+            assert.equal(r.json.error.type, 'invalid_request_error');
+            assert.ok(r.json.error.message.startsWith(`messages[1].content${where}: `), r.text);
+        }
     }
+    for (const [system, where] of [[5, 'system: '], [[text, { type: 'image' }], 'system[1].type: ']]) {
+        const r = await post(server, '/v1/messages', { max_tokens: 5, system, messages: [user] });
+        assert.equal(r.status, 400);
+        assert.ok(r.json.error.message.startsWith(where), r.text);
+    }
+    const unnamed = await post(server, '/v1/messages', { max_tokens: 5, messages: [user],
+        tools: [{ name: 'f', input_schema: {} }], tool_choice: { type: 'tool' } });
+    assert.equal(unnamed.status, 400);
+    assert.match(unnamed.json.error.message, /^tool_choice: the name of a tool/);
     for (const block of [{ type: 'text' }, { type: 'thinking', text: 'x' }]) {
         const r = await post(server, '/v1/messages',
             { max_tokens: 5, messages: [user, { role: 'assistant', content: [block] }, user] });
@@ -388,6 +403,14 @@ test('tokens of a completion say where they begin in its text', async () => {
         assert.deepEqual(events.slice(0, -1).flatMap((e) => e.data.choices[0].logprobs?.text_offset ?? []),
             l.text_offset);
     }
+    // A prompt of half a character has no text, and is no begin token either.
+    const half = (await post(server, '/tokenize', { prompt: '🦊' })).json.tokens.at(-1);
+    const { choices: [c] } = (await post(server, '/v1/completions',
+        { ...body, prompt: [half], echo: true })).json;
+    const l = c.logprobs;
+    assert.equal(l.tokens[0], '\ufffd');
+    assert.ok(l.text_offset.at(-1) > 0, JSON.stringify(l));
+    assert.ok(begins(c.text, l).every((right, i) => i < 1 || right || l.tokens[i].includes('\ufffd')));
 });
 
 test('what vLLM calls all of the vocabulary, and an empty suffix', async () => {

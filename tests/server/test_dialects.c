@@ -535,6 +535,30 @@ static void large_answers(void **state) {
     free(piece);
 }
 
+/* Calls are kept like texts. A completion has none. */
+static void large_calls(void **state) {
+    (void)state;
+    enum { PIECE = 1 << 20, MOST = 31 };
+    const answer_case c = CASE("a", "");
+    di_buffer one = DI_BUFFER_EMPTY;
+    di_buffer_append(&one, "f\0", 2);
+    di_buffer_printf(&one, "{\"a\": \"%0*d\"}", PIECE, 0);
+    for (int d = 0; d < 8; d++) {
+        play p;
+        if (d / 2 == DI_DIALECT_COMPLETION) continue;
+        begin_play(&p, &c, (di_dialect)(d / 2), d % 2 == 1, 1);
+        for (int i = 0; i <= MOST; i++) {
+            assert_false(p.writer.failed);
+            put_event(p.job, DI_EVENT_CALL, p.job->choices, one.data, one.size);
+            end_step(&p, false);
+            if (p.out.size > PIECE) di_buffer_clear(&p.out);
+        }
+        give_end(DI_END_CANCELLED, 0);
+        fails(&p, d % 2 == 1 ? "too large to be kept" : "ask for a stream");
+    }
+    di_buffer_free(&one);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(thoughts_and_answers),
@@ -549,6 +573,7 @@ int main(void) {
         cmocka_unit_test(lost_ends),
         cmocka_unit_test(told_failures),
         cmocka_unit_test(large_answers),
+        cmocka_unit_test(large_calls),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }

@@ -80,6 +80,7 @@ test('a body that nobody asked for is not taken for a request', async () => {
     assert.deepEqual(read.got.match(/HTTP\/1.1 \d+/g), ['HTTP/1.1 200', 'HTTP/1.1 200']);
     const refused = await answer(request('GET', '/nothing', hidden));
     assert.deepEqual(refused.got.match(/HTTP\/1.1 \d+/g), ['HTTP/1.1 404']);
+    assert.match(refused.got, /\r\nConnection: close\r\n/);
 });
 
 test('all bodies together are bounded, however their lengths are told', async () => {

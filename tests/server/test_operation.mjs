@@ -218,6 +218,31 @@ test('who does not read the log stops nobody, and hears of what he missed', asyn
     await other.stop();
 });
 
+test('what is logged of a request is its own, whatever the connection had before', async () => {
+    const one = await serve('--read-timeout', '0.5');
+    for (const used of [false, true]) {
+        const late = raw(one), gone = raw(one);
+        for (const c of used ? [late, gone] : []) {
+            await c.send(request('GET', '/health'));
+            await c.until('{"status":"ok"}');
+        }
+        await late.send('GET /hea');
+        const [, id] = /HTTP\/1.1 408 [^]*\r\nX-Request-Id: (req_\w+)\r\n/.exec(await late.all());
+        await eventually('the line', () => one.log.includes(`id=${id} `));
+        const line = one.log.split('\n').find((l) => l.includes(`id=${id} `));
+        assert.match(line, / route=- status=408 /);
+        assert.ok(Number(/ total_s=(\S+)/.exec(line)[1]) < 60, line);
+        await gone.send(request('POST', chatPath, JSON.stringify({ ...story, max_tokens: 3500,
+            logit_bias: { 1: -1000 } })));
+        await eventually('it runs', async () => await metric(one, 'deepinfer:num_requests_running') === 1);
+        gone.socket.destroy();
+        const left = () => one.log.split('\n').filter((l) => l.includes('finish=client_left'));
+        await eventually('it left', () => left().length === (used ? 2 : 1));
+        assert.match(left().at(-1), / status=0 /);
+    }
+    await one.stop();
+});
+
 test('SIGTERM: answers end, nobody new comes', async () => {
     const c = raw(server);
     await c.send(request('POST', chatPath, JSON.stringify({ ...story, max_tokens: 300, stream: true,

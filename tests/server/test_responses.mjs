@@ -127,6 +127,20 @@ test('nobody finds what another has, nor what was not to be kept', async () => {
     }
 });
 
+test('what references stand for is bounded like a body', async () => {
+    const small = await serve('--max-body', '4096');
+    const { json: one } = await ask({ input: 'What is 12 + 13?' }, {}, small);
+    const [{ id }] = one.output, size = JSON.stringify(one.output[0]).length;
+    const refer = (n) => ask({ max_output_tokens: 1, input: [{ role: 'user', content: 'x' },
+        ...Array(n).fill({ type: 'item_reference', id }), { role: 'user', content: 'y' }] }, {}, small);
+    assert.equal((await refer(2)).status, 200);
+    const many = await refer(Math.ceil(5000 / size));
+    assert.equal(many.status, 400, many.text);
+    assert.equal(many.json.error.param, 'input');
+    assert.match(many.json.error.message, /referred to have more than 4096 bytes/);
+    await small.stop();
+});
+
 test('the store has a bound, and can be none', async () => {
     const small = await serve('--response-store', '20000'), none = await serve('--response-store', '0');
     const long = 'fox '.repeat(500);

@@ -110,14 +110,17 @@ test('what cannot be enforced is refused, by field and place', async () => {
         [{ response_format: { type: 'json_object' }, regex: 'a',
             tools: [{ type: 'function', function: { name: 'f' } }] }, 'regex', /another form/],
         [{ response_format: { type: 'json_object' }, tools: [{ type: 'function', function: { name: 'f' } },
-            { type: 'function', function: { name: 'g', strict: true, parameters: odd } }] }, 'tools',
-        /tools\[1\] \(g\): .*contains/],
+            { type: 'function', function: { name: 'g', strict: true, parameters: odd } }] }, 'tools[1]',
+        /^tools\[1\]: g: .*contains/],
         [{ response_format: { type: 'json_schema', json_schema: { name: 'x', schema: odd } },
             tools: [{ type: 'function', function: { name: 'f' } }] }, 'response_format', /contains/],
         [{ tools: [{ type: 'function', function: { name: 'g', strict: true, parameters: odd } }],
-            tool_choice: 'required' }, 'tools', /contains/],
-        [{ tools: [{ type: 'function', function: { name: 'f' } }],
-            tool_choice: { type: 'function', function: { name: 'g' } } }, 'tool_choice', /g/],
+            tool_choice: 'required' }, 'tools[0]', /^tools\[0\]: g: .*contains/],
+        [{ regex: '(' }, 'regex', /^regex: (?!regex)/],
+        [{ guided_regex: '(' }, 'guided_regex', /^guided_regex: regex: /],
+        ...[false, true].map((strict) => [{ tools: [{ type: 'function', function: { name: 'f', strict } }],
+            tool_choice: { type: 'function', function: { name: 'g' } } }, 'tool_choice',
+        /^tool_choice: there is no tool g$/]),
     ];
     for (const [form, param, why] of bad) {
         const r = await chat(form);

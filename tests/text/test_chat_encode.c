@@ -643,8 +643,8 @@ static void effort_names(void **state) {
     }
     di_chat_effort("huge", &options, &error);
     assert_string_equal(error.message,
-                        "reasoning effort 'huge': must be none, minimal, low, medium, high, xhigh, "
-                        "max, ultra or a number 1..100");
+                        "must be none, minimal, low, medium, high, xhigh, max, ultra or a number "
+                        "1..100, not 'huge'");
 }
 
 int main(void) {

@@ -19,7 +19,8 @@ static __device__ __forceinline__ int head_of(int r) {
     return static_cast<int>(threadIdx.x) % GROUP / WARP * 16 + lane_id() / 4 + 8 * r;
 }
 
-/* Queries (not by __ldg, see attend_decode.cuh) as the left operand, first of the other half of the values, then of this. */
+/* Queries (not by __ldg, see attend_decode.cuh) as the left operand, first of the other half of the
+ * values, then of this. */
 template <int DC, bool WHOLE>
 static __device__ __forceinline__ void load_queries(const di_attend_args &args, const pair_row &row,
                                                     uint32_t (&q)[DC / 2]) {

@@ -2,15 +2,18 @@
  *
  * F is float. A is __nv_bfloat16 under `release` and float under `float`: kernels are templates of
  * A, and the numerics follow from it (device.cuh). Operations only enqueue: an operation is one or
- * a few kernels that take the operation's own argument struct, on the backend's one stream.
+ * a few kernels that take the operation's own argument struct, on the backend's stream. Some run on
+ * a second one beside it (cuda_step_aside), and some wait until it is known what follows, to be one
+ * kernel with it (cuda_pending). Memory is as if all had run one by one.
  *
  * Row invariance. No kernel adds floating-point values across threads but in an order fixed by the
  * row's own shape (device.cuh); block sizes are constants; no floating-point atomics. Compiled with
  * -fmad=false: a product and a sum are fused only where the code says fmaf.
  *
- * Files: cuda_backend.cu (create, memory), cuda_transfer.cu (copies, marks, stamps), cuda_work.cu
- * (workspace), cuda_pack.cu (matrices that are bound), cuda_ops_*.cu (operations), cuda_mma_*.cu
- * (their products on the matrix units). Headers *.cuh hold device code.
+ * Files: cuda_backend.cu (create, memory), cuda_transfer.cu (copies, marks, stamps), cuda_graph.cu
+ * (steps that come again), cuda_work.cu (workspace, work beside the stream), cuda_pack.cu (matrices
+ * that are bound), cuda_ops_*.cu (operations), cuda_mma_*.cu (their products on the matrix units).
+ * Headers *.cuh hold device code.
  */
 #ifndef DI_KERNELS_CUDA_CUDA_H
 #define DI_KERNELS_CUDA_CUDA_H
@@ -46,7 +49,8 @@ typedef struct cuda_beside {
 } cuda_beside;
 
 /* What sublayer_in leaves besides its rows: the same quantised, as products of few rows read them
- * (mma_kept). Nobody's when an operation began since that is not known to leave the rows as they are. */
+ * (mma_kept). Nobody's when an operation began since that is not known to leave the rows as they
+ * are. */
 typedef struct cuda_kept {
     di_ptr x; /* whose */
     int32_t n_rows, width;
@@ -96,8 +100,9 @@ bool cuda_check(di_stream *s, cudaError_t status, const char *what);
 
 /* ---- Workspace ---- */
 
-/* Every operation starts with cuda_begin: what is pending is enqueued, the device is this thread's, the
- * workspace free, no rows are kept, and what runs beside the stream comes before what is enqueued next. What an earlier operation left in the
+/* Every operation that is enqueued starts with cuda_begin or cuda_begin_beside. cuda_begin: what is
+ * pending is enqueued, the device is this thread's, the workspace free, no rows are kept, and what
+ * runs beside the stream comes before what is enqueued next. What an earlier operation left in the
  * workspace may still be read by its kernels: stream order keeps them apart. */
 void cuda_begin(di_stream *s);
 /* The same for copies, which may be part of an operation: the workspace stays as it is. */
@@ -105,13 +110,15 @@ void cuda_begin_copy(di_stream *s);
 
 /* Work beside the stream. In a step with few rows kernels are short, and much of the device has
  * nothing to do: the coefficients of a mix, which the sublayer's end reads, the router's choice, for
- * which the shared expert need not wait, and the store of window rows are enqueued on a second stream, which goes on from
- * here (a recorded step has a branch there). Operations that neither write what a mix reads nor
- * touch what it writes, nor rows that are kept, start with cuda_begin_beside; `router`: so it is for
- * the router too. All others wait. */
+ * which the shared expert need not wait, the lists of picks behind it, and the store of window rows
+ * are enqueued on a second stream, which goes on from here (a recorded step has a branch there).
+ * Operations that neither write what a mix or a store reads nor touch what they write, and that do
+ * not write rows that are kept, start with cuda_begin_beside, or wait by themselves for the one that
+ * they meet; `router`: so it is for the router too. All others wait. */
 void cuda_begin_beside(di_stream *s, bool router);
 /* Between these two calls the stream is the second one and the workspace has `bytes`. False, and all
- * is as it was, where there is not that much room. An operation does it once, first of all. */
+ * is as it was, where there is not that much room, or where the stream only waits for the second one
+ * by now. Once in an operation, which has no more of the workspace after it. */
 bool cuda_step_aside(di_stream *s, uint64_t bytes);
 void cuda_step_back(di_stream *s);
 /* The same behind what runs there already, with CUDA_LISTS_BYTES: for what only waits for that. */

@@ -19,7 +19,7 @@ static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns
     constexpr int MT = 4 / Job::SIDES; /* 64 rows of weights a tile, of both sides */
     int64_t narrow = tiles * cuda_blocks(height, 16 * MT);
     if constexpr (Job::FORMAT == DI_FP4_PAIR) {
-        if (columns == 8) mma_launch_narrow<Job, MT, 1>(s, "experts", job, narrow);
+        if (columns == 8) mma_launch_narrow<Job, MT>(s, "experts", job, narrow);
     }
     if (columns == 32)
         run_wide<Job, 32>(s, job, wide);

@@ -14,6 +14,6 @@ bool mma_run_turned(di_stream *s, const cuda_product *p, const mma_ready *x, con
     CUDA_REQUIRE(p->w.dtype == W && x->k == p->w.k && x->n_rows == p->n_rows && x->groups == 1 &&
                  p->w.n % turn->head_dim == 0 && turn->dims % 2 == 0);
     mma_linear_turned<W> job = {mma_linear_job<W>(s, p, 1, x), *turn};
-    mma_launch_narrow<mma_linear_turned<W>, 2, 1>(s, "product", job, job.count(32, 8));
+    mma_launch_narrow<mma_linear_turned<W>, 2>(s, "product", job, job.count(32, 8));
     return true;
 }

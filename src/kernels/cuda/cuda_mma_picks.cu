@@ -144,6 +144,7 @@ static __device__ void sort_few(const di_experts_args &args, const pick_lists &l
     if (i == 0) *lists.n_tiles = tiles;
 }
 
+/* Block 0 sorts, the others make the input ready. */
 static __global__ void __launch_bounds__(FEW_PICKS)
     few_picks_kernel(di_experts_args args, pick_lists lists, mma_input in) {
     __shared__ __align__(16) int32_t experts[FEW_PICKS], begins[FEW_PICKS];
@@ -156,7 +157,7 @@ static __global__ void __launch_bounds__(FEW_PICKS)
 
 /* ---- Many ---- */
 
-/* Block 0 sorts, the others make the input ready. */
+/* The same. */
 static __global__ void __launch_bounds__(SORT_THREADS)
     picks_kernel(di_experts_args args, pick_lists lists, mma_input in) {
     extern __shared__ int32_t tables[];

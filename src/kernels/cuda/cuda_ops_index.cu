@@ -190,8 +190,7 @@ void cuda_op_top_k(di_stream *s, const di_top_k_args *args) {
                   *args, keys);
 }
 
-/* ---- The whole, one entry a thread: `float`, and shapes that index_score.cuh has no room for ----
- */
+/* ---- The whole, one entry a thread: `float`, and shapes that are not streamed ---- */
 
 /* What the kernels of index_select share: queries and weights of all rows, scores and keys of the
  * rows from `first` on, `stride` each. */

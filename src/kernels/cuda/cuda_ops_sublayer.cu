@@ -76,10 +76,11 @@ static __global__ __launch_bounds__(ROW_RELEASED) void sublayer_in_kept(di_subla
     collapse_and_norm<true, true, __nv_bfloat16>(args, kept);
 }
 
-/* Rows are kept where all of a workspace's are of this width and few. */
-static bool may_keep(const di_stream *s, const di_sublayer_in_args *args) {
-    return s->release && !mma_is_wide(args->n_rows) && args->width % MMA_K == 0 &&
-           2 * mma_input_bytes(args->n_rows, 1, args->width) <= s->kept.bytes;
+/* Whether sublayer_in keeps such rows: for narrow products, without padding, where there is room.
+ * Operations before it wait for it where it may. */
+static bool may_keep(const di_stream *s, int32_t n_rows, int32_t width) {
+    return s->release && n_rows > 0 && !mma_is_wide(n_rows) && width % MMA_K == 0 &&
+           2 * mma_input_bytes(n_rows, 1, width) <= s->kept.bytes;
 }
 
 static kept_rows places_of_kept(di_stream *s, int32_t n_rows) {
@@ -190,7 +191,7 @@ static __device__ __forceinline__ void sublayer_chunk(const di_combine_args &arg
     }
 }
 
-/* A block a row, a thread a chunk. */
+/* A block a row, a thread a chunk; four streams. */
 template <bool COMBINE>
 static __global__ __launch_bounds__(ROW_RELEASED) void between_kernel(di_combine_args combine,
                                                                       di_sublayer_out_args before,
@@ -222,14 +223,9 @@ static __global__ __launch_bounds__(ROW_RELEASED) void between_kernel(di_combine
     keep_chunk<A>(kept, t, at, width, mine);
 }
 
-/* Whether an operation may be part of it: rows that are kept, of four streams. */
-static bool may_wait(const di_stream *s, int32_t n_rows, int32_t width) {
-    return s->release && !mma_is_wide(n_rows) && n_rows > 0 && width % MMA_K == 0;
-}
-
 void cuda_op_combine(di_stream *s, const di_combine_args *args) {
     cuda_flush(s);
-    if (!may_wait(s, args->n_rows, args->width) ||
+    if (!may_keep(s, args->n_rows, args->width) ||
         !released_rows(args->width, {args->rows, args->shared, args->out})) {
         cuda_combine_now(s, args);
         return;
@@ -244,7 +240,7 @@ void cuda_op_sublayer_out(di_stream *s, const di_sublayer_out_args *args) {
     bool follows = p->has_combine && !p->has_out && p->combine.out.address == args->y.address &&
                    p->combine.n_rows == args->n_rows && p->combine.width == args->width;
     if (!follows) cuda_flush(s);
-    if (args->hc != 4 || !may_wait(s, args->n_rows, args->width) ||
+    if (args->hc != 4 || !may_keep(s, args->n_rows, args->width) ||
         !released_rows(args->width, {args->streams, args->y})) {
         expand(s, args);
         return;
@@ -277,7 +273,8 @@ static bool follows_out(const di_stream *s, const di_sublayer_in_args *args) {
     const cuda_pending *p = &s->pending;
     return p->has_out && p->out.streams.address == args->streams.address &&
            p->out.n_rows == args->n_rows && p->out.hc == args->hc && p->out.width == args->width &&
-           may_keep(s, args) && released_rows(args->width, {args->collapsed, args->out}) &&
+           may_keep(s, args->n_rows, args->width) &&
+           released_rows(args->width, {args->collapsed, args->out}) &&
            !(p->has_mix && p->mix.pre.address == args->pre.address);
 }
 
@@ -309,7 +306,7 @@ void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
     uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
     if (!released_rows(args->width, {args->streams, args->collapsed, args->out})) {
         CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_any, *args);
-    } else if (!may_keep(s, args)) {
+    } else if (!may_keep(s, args->n_rows, args->width)) {
         CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args);
     } else {
         cuda_launch_early(s, "sublayer_in", rows, threads, 0, sublayer_in_kept, *args,

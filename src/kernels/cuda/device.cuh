@@ -30,8 +30,9 @@ static __device__ __forceinline__ int warp_id() { return static_cast<int>(thread
 
 /* Returns when the kernel before is done and what it wrote can be read. Before this call a kernel
  * reads nothing that another kernel writes (stored weights are what it may ask for, or what was
- * there when a kernel before it waited that only then let it begin), and writes nothing. All threads call, those too that have nothing to do: the kernel before has called as
- * well before it was done, so that all kernels before are done and not only one. */
+ * there when a kernel before it waited that only then let it begin), and writes nothing. All threads
+ * call, those too that have nothing to do: the kernel before has called as well before it was done,
+ * so that all kernels before are done and not only one. */
 static __device__ __forceinline__ void await_kernels_before() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }

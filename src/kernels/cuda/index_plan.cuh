@@ -103,16 +103,6 @@ static __device__ __forceinline__ int32_t list_k(const di_index_select_args &arg
     return list < pass.n_rows ? args.top_k : args.top_blocks;
 }
 
-/* The entry at a place of a row's list, or -1: none that counts. */
-static __device__ __forceinline__ int32_t list_entry(const di_index_select_args &args, int64_t t,
-                                                     int32_t place, int32_t visible) {
-    if (args.candidate_mode != DI_CANDIDATES_USE) return place < visible ? place : -1;
-    const int32_t *blocks = cuda_at<const int32_t>(args.candidates) + t * args.top_blocks;
-    int32_t at = args.block_size == 8 ? place / 8 : place / args.block_size, block = blocks[at];
-    int32_t entry = block * args.block_size + (place - at * args.block_size);
-    return block >= 0 && entry < visible ? entry : -1;
-}
-
 /* ---- Sums before a thread, by a block of INDEX_THREADS threads ---- */
 
 /* The sum of x over the threads before this one; *all: over all threads. */

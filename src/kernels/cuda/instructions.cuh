@@ -100,25 +100,18 @@ static __device__ __forceinline__ void mma_bf16(float *d, const uint32_t *a, uin
     WGMMA_D4(d, i), WGMMA_D4(d, i + 4), WGMMA_D4(d, i + 8), WGMMA_D4(d, i + 12)
 #define WGMMA_D64_AT(d, i)                                                                         \
     WGMMA_D16_AT(d, i), WGMMA_D16_AT(d, i + 16), WGMMA_D16_AT(d, i + 32), WGMMA_D16_AT(d, i + 48)
-#define WGMMA_D8_AT(d, i) WGMMA_D4(d, i), WGMMA_D4(d, i + 4)
-#define WGMMA_D8(d) WGMMA_D8_AT(d, 0)
+#define WGMMA_D8(d) WGMMA_D4(d, 0), WGMMA_D4(d, 4)
 #define WGMMA_D16(d) WGMMA_D16_AT(d, 0)
-#define WGMMA_D24(d) WGMMA_D16(d), WGMMA_D8_AT(d, 16)
 #define WGMMA_D32(d) WGMMA_D16_AT(d, 0), WGMMA_D16_AT(d, 16)
-#define WGMMA_D40(d) WGMMA_D32(d), WGMMA_D8_AT(d, 32)
 #define WGMMA_D48(d) WGMMA_D32(d), WGMMA_D16_AT(d, 32)
-#define WGMMA_D56(d) WGMMA_D48(d), WGMMA_D8_AT(d, 48)
 #define WGMMA_D64(d) WGMMA_D64_AT(d, 0)
 #define WGMMA_D128(d) WGMMA_D64_AT(d, 0), WGMMA_D64_AT(d, 64)
 #define WGMMA_R4 "%0,%1,%2,%3"
 #define WGMMA_R8 WGMMA_R4 ",%4,%5,%6,%7"
 #define WGMMA_R16 WGMMA_R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define WGMMA_R24 WGMMA_R16 ",%16,%17,%18,%19,%20,%21,%22,%23"
-#define WGMMA_R32 WGMMA_R24 ",%24,%25,%26,%27,%28,%29,%30,%31"
-#define WGMMA_R40 WGMMA_R32 ",%32,%33,%34,%35,%36,%37,%38,%39"
-#define WGMMA_R48 WGMMA_R40 ",%40,%41,%42,%43,%44,%45,%46,%47"
-#define WGMMA_R56 WGMMA_R48 ",%48,%49,%50,%51,%52,%53,%54,%55"
-#define WGMMA_R64 WGMMA_R56 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_R32 WGMMA_R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA_R48 WGMMA_R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define WGMMA_R64 WGMMA_R48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define WGMMA_R128                                                                                 \
     WGMMA_R64                                                                                      \
     ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,"    \

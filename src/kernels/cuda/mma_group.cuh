@@ -36,23 +36,17 @@ static __device__ __forceinline__ void group_mma(float (&d)[N / 2], const uint32
                                                  uint32_t shared) {
     uint64_t descriptor =
         (shared >> 4 & 0x3FFFu) | UINT64_C(8) << 16 | static_cast<uint64_t>(OCTET / 16) << 32;
-    static_assert(N == 8 || (N % 16 == 0 && N <= 128), "the widths in use");
+    static_assert(N == 8 || N == 16 || (N % 32 == 0 && N <= 128), "the widths in use");
     if constexpr (N == 8)
         GROUP_MMA("8", WGMMA_D4(d, 0), WGMMA_R4, "4", "5", "6", "7", "8");
     else if constexpr (N == 16)
         GROUP_MMA("16", WGMMA_D8(d), WGMMA_R8, "8", "9", "10", "11", "12");
     else if constexpr (N == 32)
         GROUP_MMA("32", WGMMA_D16(d), WGMMA_R16, "16", "17", "18", "19", "20");
-    else if constexpr (N == 48)
-        GROUP_MMA("48", WGMMA_D24(d), WGMMA_R24, "24", "25", "26", "27", "28");
     else if constexpr (N == 64)
         GROUP_MMA("64", WGMMA_D32(d), WGMMA_R32, "32", "33", "34", "35", "36");
-    else if constexpr (N == 80)
-        GROUP_MMA("80", WGMMA_D40(d), WGMMA_R40, "40", "41", "42", "43", "44");
     else if constexpr (N == 96)
         GROUP_MMA("96", WGMMA_D48(d), WGMMA_R48, "48", "49", "50", "51", "52");
-    else if constexpr (N == 112)
-        GROUP_MMA("112", WGMMA_D56(d), WGMMA_R56, "56", "57", "58", "59", "60");
     else
         GROUP_MMA("128", WGMMA_D64(d), WGMMA_R64, "64", "65", "66", "67", "68");
 }

@@ -257,7 +257,6 @@ template <di_dtype W> struct mma_expert_in {
     const uint8_t *data[2];
     const uint8_t *x;
     int32_t inner, n_rows, top_k;
-    __device__ mma_soon soon() const { return mma_soon{}; }
     bool by_slot; /* a row of x is a slot's, not a row's */
     pick_lists lists;
     const float *weights; /* [n_rows * top_k], or NULL */
@@ -265,6 +264,7 @@ template <di_dtype W> struct mma_expert_in {
     mma_order h_order;
     uint8_t *h; /* a row a slot */
 
+    __device__ mma_soon soon() const { return mma_soon{}; }
     __device__ int32_t count(int height, int width) const {
         int32_t across = experts == NULL ? (n_rows + width - 1) / width : *lists.n_tiles;
         return across * ((inner + height - 1) / height);
@@ -356,11 +356,11 @@ template <di_dtype W> struct mma_expert_out {
     const di_expert *experts;
     const uint8_t *x; /* h */
     int64_t octets;   /* of its rows, where they are wide */
-    __device__ mma_soon soon() const { return mma_soon{}; }
     int32_t width;
     pick_lists lists;
     __nv_bfloat16 *out;
 
+    __device__ mma_soon soon() const { return mma_soon{}; }
     __device__ int32_t count(int height, int) const {
         return __ldcg(lists.n_tiles) * ((width + height - 1) / height);
     }

@@ -23,9 +23,9 @@ static inline double mma_balance(int64_t items, int64_t processors) {
 template <typename Job> static void mma_linear_narrow(di_stream *s, const Job &job) {
     int64_t high = job.count(32, 8), low = job.count(16, 8);
     if (mma_balance(high, s->n_processors) >= 0.9 * mma_balance(low, s->n_processors))
-        mma_launch_narrow<Job, 2, 1>(s, "product", job, high);
+        mma_launch_narrow<Job, 2>(s, "product", job, high);
     else
-        mma_launch_narrow<Job, 1, 1>(s, "product", job, low);
+        mma_launch_narrow<Job, 1>(s, "product", job, low);
 }
 template <di_dtype W>
 static void mma_linear_as_stored(di_stream *s, const mma_linear<W> &job, int64_t stride,
@@ -38,7 +38,7 @@ static void mma_linear_as_stored(di_stream *s, const mma_linear<W> &job, int64_t
         }
         mma_order order = mma_order_of(low->dtype, false, mma_rows8(low->n_rows));
         mma_linear_low<W> quantised = {stored, order, low->data, mma_padded(low->k)};
-        mma_launch_narrow<mma_linear_low<W>, 2, 1>(s, "product", quantised, job.count(32, 8));
+        mma_launch_narrow<mma_linear_low<W>, 2>(s, "product", quantised, job.count(32, 8));
     }
 }
 

@@ -1,6 +1,6 @@
 /* Products of few columns: bound by the weights' way from memory.
  *
- * A block takes a tile of MT strips (of each side) and up to 8 NT columns; each of its warps takes
+ * A block takes a tile of MT strips (of each side) and up to 8 columns; each of its warps takes
  * one part of K (mma_weights.cuh), so that a block has as many warps as K has parts. A warp streams
  * its part of one tile after the other through a ring in shared memory, a strip's span of K at a
  * time, so that nobody waits for anybody else, and the next tile's weights are on their way while
@@ -15,7 +15,7 @@
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/mma_jobs.cuh"
 
-template <typename Job, int MT, int NT> struct mma_narrow {
+template <typename Job, int MT> struct mma_narrow {
     static constexpr di_dtype W = Job::FORMAT;
     static constexpr bool SCALES = mma_format<W>::SCALES;
     static constexpr int TILES = Job::SIDES * MT; /* strips */
@@ -24,8 +24,8 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     static constexpr int GROUPS = SPAN / GROUP, UNITS = SPAN / 32;
     static constexpr uint32_t STEP = mma_format<W>::CHUNK;
     static constexpr uint32_t BETWEEN = MMA_BLOCK / MMA_STRIP * STEP; /* spans of a strip */
-    static constexpr int SUMS = TILES * NT * 4;                       /* of a lane */
-    static constexpr int HEIGHT = MMA_STRIP * MT, WIDTH = 8 * NT;
+    static constexpr int SUMS = TILES * 4;                            /* of a lane */
+    static constexpr int HEIGHT = MMA_STRIP * MT, WIDTH = 8;
 
     static constexpr int STEPS = W == DI_FP4_PAIR ? 8 : 6 / TILES * TILES; /* of a warp's ring */
     static_assert(MMA_BLOCK % (MMA_STRIP * MT) == 0, "a tile's strips are neighbours");
@@ -97,8 +97,8 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         int32_t item = static_cast<int32_t>(blockIdx.x + number * gridDim.x);
         mma_tile at = job.tile(item, HEIGHT, WIDTH);
         if (lane_id() == 0) k.tile = at;
-        for (int32_t c = lane_id(); c < WIDTH; c += WARP)
-            k.row[c] = static_cast<int32_t>(job.x_row(at, c < at.columns ? c : 0));
+        int32_t c = lane_id();
+        if (c < WIDTH) k.row[c] = static_cast<int32_t>(job.x_row(at, c < at.columns ? c : 0));
     }
 
     /* ---- Copies ---- */
@@ -133,9 +133,9 @@ template <typename Job, int MT, int NT> struct mma_narrow {
 
     /* ---- Products ---- */
 
-    /* This lane's column of octet j of tile `number`, at the beginning of the part. */
-    __device__ const uint8_t *column_of(int32_t number, int j) const {
-        int32_t row = tiles[number % KNOWN].row[8 * j + g];
+    /* This lane's column of tile `number`, at the beginning of the part. */
+    __device__ const uint8_t *column_of(int32_t number) const {
+        int32_t row = tiles[number % KNOWN].row[g];
         if (AS_STORED) return job.x + 2 * (static_cast<int64_t>(row) + begin) + t * IN_RUN * 16;
         return job.x + mma_narrow_at(row, mma_padded(job.rows.k), t) + begin / 32 * 512;
     }
@@ -153,8 +153,7 @@ template <typename Job, int MT, int NT> struct mma_narrow {
 
     /* sums += the strip's span at `step` of the ring times the columns'. */
     template <bool FAR>
-    __device__ void multiply(uint32_t step, const uint4 (&b)[NT][UNITS], int32_t octets,
-                             float (&sums)[NT][4]) const {
+    __device__ void multiply(uint32_t step, const uint4 (&b)[UNITS], float (&sums)[4]) const {
         uint32_t run = step + static_cast<uint32_t>(lane_id()) * 16;
 #pragma unroll
         for (int q = 0; q < GROUPS; q++) {
@@ -170,12 +169,8 @@ template <typename Job, int MT, int NT> struct mma_narrow {
                 int unit = q * (GROUP / 32) + u;
                 uint32_t a[8];
                 mma_decode<W, FAR>(low, high, u, by, by8, a);
-#pragma unroll
-                for (int j = 0; j < NT; j++) {
-                    if (NT > 1 && j >= octets) break;
-                    mma_bf16(sums[j], a, b[j][unit].x, b[j][unit].y);
-                    mma_bf16(sums[j], a + 4, b[j][unit].z, b[j][unit].w);
-                }
+                mma_bf16(sums, a, b[unit].x, b[unit].y);
+                mma_bf16(sums, a + 4, b[unit].z, b[unit].w);
             }
         }
     }
@@ -196,59 +191,49 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         if constexpr (Job::SIDES == 1) {
             for (int32_t e = thread; e < at.columns * HEIGHT; e += threads) {
                 int32_t row = e % HEIGHT, column = e / HEIGHT;
-                int f = (row / 16 * NT + column / 8) * 4 + row % 16 / 8 * 2 + column % 2;
-                job.store(at, row, column, joined(joint, parts, f, row % 8 * 4 + column % 8 / 2));
+                int f = row / 16 * 4 + row % 16 / 8 * 2 + column % 2;
+                job.store(at, row, column, joined(joint, parts, f, row % 8 * 4 + column / 2));
             }
         } else { /* a warp a column: lane l has channel l of 32 */
             static_assert(HEIGHT == 32, "the quantiser's block");
             int m = lane_id() / 16, upper = lane_id() / 8 % 2;
             for (int32_t column = thread / WARP; column < at.columns; column += parts) {
-                int j = column / 8, i = 2 * upper + column % 2;
-                int lane = lane_id() % 8 * 4 + column % 8 / 2;
-                int gate = (m * NT + j) * 4 + i, up = ((MT + m) * NT + j) * 4 + i;
-                job.finish(at, 0, column, joined(joint, parts, gate, lane),
-                           joined(joint, parts, up, lane));
+                int i = 2 * upper + column % 2, lane = lane_id() % 8 * 4 + column / 2;
+                job.finish(at, 0, column, joined(joint, parts, 4 * m + i, lane),
+                           joined(joint, parts, 4 * (MT + m) + i, lane));
             }
         }
     }
 
     /* What runs on from tile to tile. */
     struct stream {
-        cursor next;        /* to be copied: a step behind the ring's whole length ahead */
-        uint32_t slot;      /* of the ring: the first of the span to be multiplied */
-        uint32_t parity;    /* of its barriers' phase */
-        uint4 b[NT][UNITS]; /* its columns */
+        cursor next;     /* to be copied: a step behind the ring's whole length ahead */
+        uint32_t slot;   /* of the ring: the first of the span to be multiplied */
+        uint32_t parity; /* of its barriers' phase */
+        uint4 b[UNITS];  /* its columns */
     };
 
-    static __device__ void load_span(uint4 (&b)[NT][UNITS], const uint8_t *const (&x)[NT],
-                                     int32_t octets) {
+    static __device__ void load_span(uint4 (&b)[UNITS], const uint8_t *x) {
 #pragma unroll
-        for (int j = 0; j < NT; j++) {
-            if (j >= octets) break;
-#pragma unroll
-            for (int u = 0; u < UNITS; u++) b[j][u] = load_unit(x[j], u);
-        }
+        for (int u = 0; u < UNITS; u++) b[u] = load_unit(x, u);
     }
 
-    /* The columns of the next span, of this tile or the next: where there is one octet. */
+    /* The columns of the next span, of this tile or the next. */
     __device__ void load_ahead(stream &s, int32_t number, int32_t span, const uint8_t *x) const {
-        const uint8_t *at[NT] = {x + X_SPAN};
+        const uint8_t *at = x + X_SPAN;
         if (span + 1 == spans) {
             if (number + 1 == n_tiles) return;
-            at[0] = column_of(number + 1, 0);
+            at = column_of(number + 1);
         }
-        load_span(s.b, at, 1);
+        load_span(s.b, at);
     }
 
     /* One span of all strips. */
-    __device__ void run_span(stream &s, int32_t number, int32_t span, int32_t octets,
-                             const uint8_t *const (&x)[NT], float (&sums)[TILES][NT][4]) const {
-        if (NT > 1) load_span(s.b, x, octets);
-        uint4 b[NT][UNITS];
+    __device__ void run_span(stream &s, int32_t number, int32_t span, const uint8_t *x,
+                             float (&sums)[TILES][4]) const {
+        uint4 b[UNITS];
 #pragma unroll
-        for (int j = 0; j < NT; j++)
-#pragma unroll
-            for (int u = 0; u < UNITS; u++) b[j][u] = s.b[j][u];
+        for (int u = 0; u < UNITS; u++) b[u] = s.b[u];
 #pragma unroll
         for (int m = 0; m < TILES; m++) {
             uint32_t slot = s.slot + m, done = m > 0 ? slot - 1 : (slot > 0 ? slot : STEPS) - 1;
@@ -257,10 +242,10 @@ template <typename Job, int MT, int NT> struct mma_narrow {
             copy_step(s.next, (m + STEPS - 1) % TILES, done);
             barrier_wait(barriers + slot * 8, s.parity);
             if (far)
-                multiply<true>(ring + slot * STEP, b, octets, sums[m]);
+                multiply<true>(ring + slot * STEP, b, sums[m]);
             else
-                multiply<false>(ring + slot * STEP, b, octets, sums[m]);
-            if (NT == 1 && m == 0) load_ahead(s, number, span, x[0]);
+                multiply<false>(ring + slot * STEP, b, sums[m]);
+            if (m == 0) load_ahead(s, number, span, x);
         }
         s.slot += TILES;
         if (s.slot == STEPS) s.slot = 0, s.parity ^= 1;
@@ -269,22 +254,16 @@ template <typename Job, int MT, int NT> struct mma_narrow {
     /* All of tile `number`. */
     __device__ void run_tile(int32_t number, stream &s) const {
         const known &at = tiles[number % KNOWN];
-        int32_t octets = (at.tile.columns + 7) / 8;
-        const uint8_t *x[NT];
-        float sums[TILES][NT][4] = {};
-#pragma unroll
-        for (int j = 0; j < NT; j++) x[j] = column_of(number, j);
+        const uint8_t *x = column_of(number);
+        float sums[TILES][4] = {};
         int32_t parts = static_cast<int32_t>(blockDim.x) / WARP;
         if (warp_id() == (number + 1) % parts) look_ahead(number + AHEAD + 1);
-        for (int32_t span = 0; span < spans; span++) {
-            run_span(s, number, span, octets, x, sums);
-#pragma unroll
-            for (int j = 0; j < NT; j++) x[j] += X_SPAN;
-        }
+        for (int32_t span = 0; span < spans; span++, x += X_SPAN)
+            run_span(s, number, span, x, sums);
         float *mine = joint + warp_id() * SUMS * WARP + lane_id();
         __syncthreads(); /* the sums before are read */
 #pragma unroll
-        for (int f = 0; f < SUMS; f++) mine[f * WARP] = sums[f / (4 * NT)][f / 4 % NT][f % 4];
+        for (int f = 0; f < SUMS; f++) mine[f * WARP] = sums[f / 4][f % 4];
         __syncthreads(); /* also: one more tile is known */
         finish(number, at.tile);
     }
@@ -321,18 +300,17 @@ template <typename Job, int MT, int NT> struct mma_narrow {
         ask_for_share(job.soon());
         if (Job::STATIC) await_kernels_before();
         if (n_tiles == 0) return;
-        const uint8_t *x[NT] = {column_of(0, 0)};
-        if (NT == 1) load_span(s.b, x, 1);
+        load_span(s.b, column_of(0));
         for (int32_t number = 0; number < n_tiles; number++) run_tile(number, s);
     }
 };
 
-template <typename Job, int MT, int NT>
+template <typename Job, int MT>
 static __global__ void __launch_bounds__(MMA_PARTS *WARP, 2) mma_narrow_kernel(Job job) {
     extern __shared__ __align__(128) uint8_t mma_shared[];
     if (!Job::STATIC) await_kernels_before();
     let_kernels_begin();
-    mma_narrow<Job, MT, NT>(job, mma_shared).run();
+    mma_narrow<Job, MT>(job, mma_shared).run();
 }
 
 #endif

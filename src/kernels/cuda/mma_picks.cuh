@@ -40,7 +40,10 @@ static inline uint64_t mma_most_wide_slots(uint64_t picks, int32_t n_experts) {
 /* Up to so many picks that are not for wide tiles are sorted by a thread each: lists of
  * CUDA_LISTS_BYTES. */
 static constexpr uint64_t MMA_FEW_PICKS = 512;
-static_assert(MMA_FEW_PICKS * (sizeof(pick_tile) + 8) + 5 * 256 <= CUDA_LISTS_BYTES, "they fit");
+static_assert((MMA_FEW_PICKS + MMA_FEW_PICKS / 8) * sizeof(pick_tile) + 8 * MMA_FEW_PICKS +
+                      5 * 256 <=
+                  CUDA_LISTS_BYTES,
+              "mma_most_tiles of 8 columns, slots, and what five pieces are rounded by");
 
 /* The lists, in the workspace, with tiles of at most `width` picks. The same kernel makes `in` ready
  * for the first product (NULL: there is nothing to make). */

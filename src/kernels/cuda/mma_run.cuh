@@ -37,13 +37,13 @@ static void mma_launch(di_stream *s, const char *what, dim3 grid, uint32_t threa
 static constexpr int NARROW_WARPS = 18;
 
 /* Blocks stay until all tiles are done: as many as the device holds, at most `items`. */
-template <typename Job, int MT, int NT>
+template <typename Job, int MT>
 static void mma_launch_narrow(di_stream *s, const char *what, const Job &job, int64_t items) {
-    using narrow = mma_narrow<Job, MT, NT>;
+    using narrow = mma_narrow<Job, MT>;
     static int resident[MMA_PARTS + 1]; /* blocks of so many warps that a processor holds */
     int parts = mma_parts(job.rows.k), &blocks = resident[parts];
     size_t shared = narrow::bytes(parts);
-    auto kernel = mma_narrow_kernel<Job, MT, NT>;
+    auto kernel = mma_narrow_kernel<Job, MT>;
     if (items <= 0 || s->failed != cudaSuccess) return;
     if (blocks == 0) {
         cuda_check(s,

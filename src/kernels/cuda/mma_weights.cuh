@@ -21,12 +21,12 @@
  *
  * so that copies are of whole chunks, of one strip or several, and nothing is odd.
  *
- * In the words of a run bits stand where they cost least to become bf16. A code's exponent and fraction go where bf16 has the low end of its
- * exponent and the top of its fraction: the value is then right but for a power of two, codes below
- * the normal ones included. One bf16 multiplication by the scale and that power is exact: all values
- * have at most four bits. Where the power has no bf16 (scales above 2^7 of FP8, 2^1 of FP4, and NaN)
- * it takes two multiplications. What is smaller than bf16's 2^-133 (codes of FP8 under scales below
- * 2^-124) is rounded to a multiple of it.
+ * In the words of a run bits stand where they cost least to become bf16. A code's exponent and
+ * fraction go where bf16 has the low end of its exponent and the top of its fraction: the value is
+ * then right but for a power of two, codes below the normal ones included. One bf16 multiplication
+ * by the scale and that power is exact: all values have at most four bits. Where the power has no
+ * bf16 (scales above 2^7 of FP8, 2^1 of FP4, and NaN) it takes two multiplications. What is smaller
+ * than bf16's 2^-133 (codes of FP8 under scales below 2^-124) is rounded to a multiple of it.
  */
 #ifndef DI_KERNELS_CUDA_MMA_WEIGHTS_CUH
 #define DI_KERNELS_CUDA_MMA_WEIGHTS_CUH
