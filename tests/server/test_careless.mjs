@@ -87,5 +87,30 @@ test('an item of a response that the length cut says so', async () => {
     }
 });
 
+test('calls and results need what they belong together by, and are named where they stand', async () => {
+    const use = { type: 'tool_use', id: 'a', name: 'f', input: {} };
+    const result = { type: 'tool_result', tool_use_id: 'a', content: 'x' };
+    const messages = (one, other) => post(server, '/v1/messages', { max_tokens: 2, system: 'x',
+        messages: [...sum, { role: 'assistant', content: [one] }, { role: 'user', content: [other] }] });
+    assert.equal((await messages(use, result)).status, 200);
+    for (const [one, other, where] of [[{ ...use, id: undefined }, result, 'messages[1].content[0].id'],
+        [{ ...use, id: 5 }, result, 'messages[1].content[0].id'],
+        [{ ...use, name: '' }, result, 'messages[1].content[0].name'],
+        [use, { ...result, tool_use_id: undefined }, 'messages[2].content[0].tool_use_id']]) {
+        const r = await messages(one, other);
+        assert.equal(r.status, 400, r.text);
+        assert.ok(r.json.error.message.startsWith(where + ': '), r.text);
+    }
+    const call = { type: 'function_call', name: 'f', arguments: '{}', call_id: 'a' };
+    const output = { type: 'function_call_output', call_id: 'a', output: 'x' };
+    for (const [input, where] of [[[{ ...call, name: '' }, output], 'input[0].name'],
+        [[call, { ...output, output: null }], 'input[1].output'],
+        [[call, { ...output, output: [{ type: 'input_image' }] }], 'input[1].output']]) {
+        const r = await post(server, '/v1/responses', { input, max_output_tokens: 2 });
+        assert.equal(r.status, 400, r.text);
+        assert.equal(r.json.error.param, where);
+    }
+});
+
 test('all of it in the end', () => server.stop());
 await runTests();
