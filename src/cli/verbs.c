@@ -135,8 +135,9 @@ const di_verb di_verbs[] = {
      "file. With --seed, the rest is answered as if nothing had happened.",
      batch_examples, di_cmd_batch},
     {DI_VERB_SERVE, "serve", "MODEL", 1, 1, "the model over HTTP, as OpenAI's clients expect it",
-     "Answers POST /v1/chat/completions and /v1/completions in the dialect of OpenAI, with what "
-     "DeepSeek's service and vLLM add to it, streamed or whole; GET /v1/models, /health, /ready, "
+     "Answers POST /v1/chat/completions, /v1/completions and /v1/responses in the dialects of OpenAI, "
+     "with what DeepSeek's service and vLLM add to them, and /v1/messages in that of Anthropic, streamed "
+     "or whole; GET /v1/models, /health, /ready, "
      "/version and /metrics (Prometheus); POST /tokenize and /detokenize. docs/serving.md says what each "
      "field does. At / there is a page to talk to the model.\n\n"
      "It listens on this machine alone and asks for no key unless told otherwise. TLS is the business "
