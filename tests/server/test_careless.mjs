@@ -112,5 +112,14 @@ test('calls and results need what they belong together by, and are named where t
     }
 });
 
+test('a user who says nothing is not answered', async () => {
+    for (const message of [{ role: 'user' }, { role: 'user', content: null }, { role: 'user', text: 'Hi' }]) {
+        const r = await chat({ messages: [{ role: 'system' }, message] });
+        assert.equal(r.status, 400, r.text);
+        assert.equal(r.json.error.param, 'messages[1].content');
+    }
+    assert.equal((await chat({ messages: [{ role: 'user', content: '' }] })).status, 200);
+});
+
 test('all of it in the end', () => server.stop());
 await runTests();
