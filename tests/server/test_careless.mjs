@@ -121,5 +121,16 @@ test('a user who says nothing is not answered', async () => {
     assert.equal((await chat({ messages: [{ role: 'user', content: '' }] })).status, 200);
 });
 
+test('both of the addresses that Anthropic\'s clients are given list models', async () => {
+    for (const path of ['/v1/models', '/anthropic/v1/models']) {
+        const headers = { 'anthropic-version': '2023-06-01' };
+        const list = await (await fetch(server.base + path, { headers })).json();
+        assert.equal(list.has_more, false);
+        assert.equal(list.data[0].type, 'model');
+        const one = await (await fetch(`${server.base}${path}/${list.data[0].id}`, { headers })).json();
+        assert.deepEqual(one, list.data[0]);
+    }
+});
+
 test('all of it in the end', () => server.stop());
 await runTests();
