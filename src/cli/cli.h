@@ -186,6 +186,7 @@ typedef enum di_option_type {
 typedef enum di_option_group {
     DI_GROUP_PROMPT,
     DI_GROUP_SAMPLING,
+    DI_GROUP_SERVER,
     DI_GROUP_MACHINE,
     DI_GROUP_OUTPUT,
     DI_N_GROUPS

@@ -72,6 +72,8 @@ di_status di_cmd_serve(const di_args *args, di_error *error) {
     server_options(args, &options);
     di_status status = name_models(args, &names, &options.n_models, &owned, error);
     options.models = names;
+    /* Before the weights are opened: nobody waits minutes to read that the port is taken. */
+    if (status == DI_OK) status = di_server_check(&options, error);
     if (status == DI_OK) {
         status = di_args_open_engine(args, args->positional[0], &loading, &engine, error);
     }

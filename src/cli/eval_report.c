@@ -141,7 +141,7 @@ static void write_speed(const di_eval_run *run, di_buffer *out) {
     double seconds = run->seconds > 0 ? run->seconds : 1e-9;
     di_buffer_printf(out,
                      "%zu items in %.1f s; prompts: %" PRId64 " tokens, %" PRId64
-                     " of them not computed again; answers: %" PRId64
+                     " of them cached; answers: %" PRId64
                      " tokens; %.0f tokens/s sampled or scored\n",
                      run->n_done, run->seconds, run->n_prompt, run->n_cached, run->n_answer,
                      (double)run->n_tokens / seconds);

@@ -7,10 +7,8 @@
 enum { COLUMNS = 80, INDENT = 28 };
 
 static const char *const group_titles[DI_N_GROUPS] = {
-    [DI_GROUP_PROMPT] = "Input",
-    [DI_GROUP_SAMPLING] = "Sampling",
-    [DI_GROUP_MACHINE] = "Machine",
-    [DI_GROUP_OUTPUT] = "Output",
+    [DI_GROUP_PROMPT] = "Input",    [DI_GROUP_SAMPLING] = "Sampling", [DI_GROUP_SERVER] = "Server",
+    [DI_GROUP_MACHINE] = "Machine", [DI_GROUP_OUTPUT] = "Output",
 };
 
 const char *di_help_group_title(di_option_group group) { return group_titles[group]; }

@@ -60,7 +60,7 @@ void di_option_describe(const di_option *option, di_buffer *out) {
         append_size(out, option->min);
         di_buffer_puts(out, " to ");
         append_size(out, option->max);
-        di_buffer_puts(out, ", such as 8G");
+        di_buffer_printf(out, ", such as %s", option->max >= 8.0 * (1 << 30) ? "8G" : "8M");
         break;
     case DI_TYPE_CHOICE:
         di_buffer_puts(out, "one of ");
@@ -210,14 +210,48 @@ static int distance(const char *a, const char *b) {
     return row[n];
 }
 
+/* What vLLM and llama.cpp call our options: for whoever types from habit, who is told ours. */
+static const struct {
+    const char *theirs, *ours;
+} habits[] = {
+    {"max-model-len", "context"},
+    {"ctx-size", "context"},
+    {"c", "context"},
+    {"max-num-seqs", "max-batch"},
+    {"parallel", "max-batch"},
+    {"np", "max-batch"},
+    {"max-num-batched-tokens", "chunk"},
+    {"batch-size", "chunk"},
+    {"ubatch-size", "chunk"},
+    {"served-model-name", "name"},
+    {"alias", "name"},
+    {"allowed-origins", "cors"},
+    {"n-gpu-layers", "gpu-layers"},
+    {"ngl", "gpu-layers"},
+    {"gpu-memory-utilization", "gpu-memory"},
+    {"enable-prefix-caching", "prefix-cache"},
+    {"t", "threads"},
+    {"n-predict", "max-tokens"},
+    {"n", "max-tokens"},
+    {"repeat-penalty", "repetition-penalty"},
+};
+
+/* The option that is meant: by habit, by its beginning, or by what was mistyped. NULL: none. */
 static const char *nearest(const di_verb *verb, const char *name) {
     const char *best = NULL;
     int best_distance = 4;
-    if (strlen(name) >= MAX_NAME) return NULL;
+    size_t length = strlen(name);
+    if (length >= MAX_NAME) return NULL;
+    for (size_t i = 0; i < sizeof habits / sizeof *habits; i++) {
+        if (strcmp(habits[i].theirs, name) == 0 && di_option_find(verb, habits[i].ours)) {
+            return habits[i].ours;
+        }
+    }
     for (int i = 0; i < DI_N_OPTIONS; i++) {
         if (!di_option_is_taken(verb, &di_options[i])) continue;
+        if (length > 2 && strncmp(name, di_options[i].name, length) == 0) return di_options[i].name;
         int d = distance(name, di_options[i].name);
-        if (d < best_distance && d < (int)strlen(name)) {
+        if (d < best_distance && d < (int)length) {
             best_distance = d;
             best = di_options[i].name;
         }
@@ -240,8 +274,9 @@ static di_status unknown_option(const di_verb *verb, const char *given, const ch
                        near);
     }
     return di_fail(error, DI_ERR_USAGE,
-                   "unknown option %.60s; 'deepinfer help %s' lists the options", given,
-                   verb->name);
+                   "unknown option %.60s; usage: deepinfer %s %s [options], which 'deepinfer help "
+                   "%s' lists",
+                   given, verb->name, verb->arguments, verb->name);
 }
 
 /* ---- The command line ---- */

@@ -134,12 +134,13 @@ const di_verb di_verbs[] = {
      "A request is known by its custom_id alone: whoever changes the requests takes a new output "
      "file. With --seed, the rest is answered as if nothing had happened.",
      batch_examples, di_cmd_batch},
-    {DI_VERB_SERVE, "serve", "MODEL", 1, 1, "the model over HTTP, as OpenAI's clients expect it",
-     "Answers POST /v1/chat/completions, /v1/completions and /v1/responses in the dialects of OpenAI, "
-     "with what DeepSeek's service and vLLM add to them, and /v1/messages in that of Anthropic, streamed "
-     "or whole; GET /v1/models, /health, /ready, "
-     "/version and /metrics (Prometheus); POST /tokenize and /detokenize. docs/serving.md says what each "
-     "field does. At / there is a page to talk to the model.\n\n"
+    {DI_VERB_SERVE, "serve", "MODEL", 1, 1,
+     "the model over HTTP, for clients of OpenAI and Anthropic",
+     "Answers POST /v1/chat/completions, /v1/completions and /v1/responses in the dialect of OpenAI, "
+     "with what DeepSeek's service and vLLM add to it, and /v1/messages in that of Anthropic, streamed "
+     "or whole; GET /v1/models, /health, /ready, /version and /metrics (Prometheus); POST /tokenize "
+     "and /detokenize. docs/serving.md says what each field does. At / there is a page to talk to the "
+     "model.\n\n"
      "It listens on this machine alone and asks for no key unless told otherwise. TLS is the business "
      "of a reverse proxy in front of it. One line a request goes to stderr.\n\n"
      "SIGTERM or Ctrl-C: no more requests are taken, answers in progress end; a second one ends at "

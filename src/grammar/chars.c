@@ -20,7 +20,8 @@ void compiler__deinit(compiler *c) {
 }
 
 void *compiler__alloc(compiler *c, size_t count, size_t size) {
-    if (c->status != DI_OK || !compiler__spend(c, (int64_t)(count / 16 + 1))) return NULL;
+    /* 16 bytes are a step, so the budget bounds memory too: half a gigabyte. */
+    if (c->status != DI_OK || !compiler__spend(c, (int64_t)(count * size / 16 + 1))) return NULL;
     void *memory = di_arena_calloc(&c->arena, count, size);
     if (!memory) compiler__fail(c, DI_ERR_MEMORY, "out of memory while compiling a grammar");
     return memory;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 void json__init(json_rules *j, compiler *c, di_grammar_space space) {
-    *j = (json_rules){c, space, -1, -1, -1, -1, -1, -1, -1, -1};
+    *j = (json_rules){c, space, false, -1, -1, -1, -1, -1, -1, -1, -1};
 }
 
 /* ---- Blanks ---- */
@@ -89,36 +89,77 @@ static int32_t unicode_escape(program *p, int32_t next) {
     return program__split(p, d, others);
 }
 
-/* One character in a string, in any spelling. */
-static int32_t string_char(compiler *c, int32_t next) {
-    program *p = &c->p;
-    char_set plain = {0};
-    chars__add(c, &plain, 0x20, '"' - 1);
-    chars__add(c, &plain, '"' + 1, '\\' - 1);
-    chars__add(c, &plain, '\\' + 1, CHARS_LAST);
+/* An escaped character in any spelling. */
+static int32_t string_escape(program *p, int32_t next) {
     int32_t escape = program__bytes(p, 'u', 'u', unicode_escape(p, next));
     for (const char *s = "\"\\/bfnrt"; *s; s++) {
         escape = program__split(p, program__bytes(p, *s, *s, next), escape);
     }
-    escape = program__bytes(p, '\\', '\\', escape);
-    return program__split(p, chars__emit_set(c, &plain, CHAR_RAW, next), escape);
+    return program__bytes(p, '\\', '\\', escape);
 }
 
+/* One character that needs no escape, but for two (0: none), then next. */
+static int32_t plain_char(compiler *c, uint32_t one, uint32_t other, int32_t next) {
+    char_set special = {0};
+    chars__add(c, &special, 0, 0x1f);
+    chars__add(c, &special, '"', '"');
+    chars__add(c, &special, '\\', '\\');
+    if (one) chars__add(c, &special, one, one);
+    if (other) chars__add(c, &special, other, other);
+    chars__normalize(&special);
+    char_set plain = chars__complement(c, &special);
+    return chars__emit_set(c, &plain, CHAR_RAW, next);
+}
+
+static int32_t one_char(compiler *c, uint32_t code, int32_t next) {
+    char_set one = {0};
+    chars__add(c, &one, code, code);
+    chars__normalize(&one);
+    return chars__emit_set(c, &one, CHAR_RAW, next);
+}
+
+static const uint32_t marker[] = {0xff5c, 'D', 'S', 'M', 'L', 0xff5c}; /* CHAT_DSML */
+enum { MARKER_LENGTH = sizeof marker / sizeof *marker };
+
 static int32_t char_rule(json_rules *j) {
+    program *p = &j->c->p;
     if (j->char_rule < 0) {
-        j->char_rule = program__rule(&j->c->p, "character");
-        program__define(&j->c->p, j->char_rule, string_char(j->c, PROGRAM_ACCEPT));
+        /* Counted characters have no memory of those before: of a marker the first is escaped. */
+        uint32_t never = j->in_call ? marker[0] : 0;
+        j->char_rule = program__rule(p, "character");
+        program__define(p, j->char_rule,
+                        program__split(p, plain_char(j->c, never, 0, PROGRAM_ACCEPT),
+                                       string_escape(p, PROGRAM_ACCEPT)));
     }
     return j->char_rule;
+}
+
+/* Characters and the closing quote. In a call each place knows how much of the marker stands before it;
+ * its last character, which is its first too, is not taken there. */
+static int32_t string_rest(json_rules *j) {
+    compiler *c = j->c;
+    program *p = &c->p;
+    int32_t at[MARKER_LENGTH];
+    int n = j->in_call ? MARKER_LENGTH : 1;
+    for (int k = 0; k < n; k++) at[k] = program__open(p);
+    for (int k = 0; k < n; k++) {
+        uint32_t first = j->in_call ? marker[0] : 0, wanted = j->in_call ? marker[k] : 0;
+        int32_t all =
+            program__split(p, plain_char(c, first, wanted, at[0]), string_escape(p, at[0]));
+        if (k + 1 < n) {
+            all = program__split(p, one_char(c, wanted, at[k + 1]), all);
+            if (k > 0) all = program__split(p, one_char(c, first, at[1]), all);
+        }
+        program__close(p, at[k], all, sign(j, '"', PROGRAM_ACCEPT));
+    }
+    return at[0];
 }
 
 static int32_t string_rule(json_rules *j) {
     program *p = &j->c->p;
     if (j->string < 0) {
         j->string = program__rule(p, "string");
-        int32_t loop = program__open(p);
-        program__close(p, loop, string_char(j->c, loop), sign(j, '"', PROGRAM_ACCEPT));
-        program__define(p, j->string, sign(j, '"', loop));
+        program__define(p, j->string, sign(j, '"', string_rest(j)));
     }
     return j->string;
 }

@@ -74,7 +74,7 @@ static uint32_t take_hex(parser *p, int n) {
 static uint32_t take_unicode(parser *p) {
     uint32_t code = 0;
     if (take(p, "{")) {
-        while (peek(p) != '}') {
+        do {
             int digit = hex_digit(peek(p));
             code = code * 16 + (uint32_t)digit;
             if (digit < 0 || code > CHARS_LAST) {
@@ -82,7 +82,7 @@ static uint32_t take_unicode(parser *p) {
                 return 0;
             }
             p->at++;
-        }
+        } while (peek(p) != '}');
         p->at++;
     } else {
         code = take_hex(p, 4);
@@ -201,7 +201,10 @@ static uint32_t take_char_escape(parser *p, bool in_class) {
         return 0;
     case 'c':
         c = peek(p);
-        if ((c | 0x20) < 'a' || (c | 0x20) > 'z') wrong(p, "\\c needs a letter");
+        if ((c | 0x20) < 'a' || (c | 0x20) > 'z') {
+            wrong(p, "\\c needs a letter");
+            return 0; /* perhaps at the end: there is nothing to step over */
+        }
         p->at++;
         return (uint32_t)c & 31;
     case '0':
@@ -349,12 +352,18 @@ static int32_t number_at(const parser *p, size_t *at) {
     return *at > from ? n : -1;
 }
 
-/* {n}, {n,}, {n,m}; anything else beginning with a brace is text. */
+/* {n}, {n,}, {n,m}; anything else beginning with a brace is text, but for {,m}: that is text in some
+ * languages, {0,m} in others and an error in ECMAScript, so nobody can tell what is meant. */
 static bool take_counts(parser *p, int32_t *min, int32_t *max) {
-    size_t at = p->at + 1;
+    size_t at = p->at + 1, behind = p->at + 2;
     *min = number_at(p, &at);
     *max = *min;
-    if (*min < 0) return false;
+    if (*min < 0) {
+        bool open = at < p->size && p->text[at] == ',' && number_at(p, &behind) >= 0 &&
+                    behind < p->size && p->text[behind] == '}';
+        if (open) refuse(p, "{,n} is not supported: write {0,n}");
+        return false;
+    }
     if (at < p->size && p->text[at] == ',') {
         at++;
         *max = number_at(p, &at);

@@ -86,6 +86,7 @@ char_dfa *schema__string_dfa(schema *s, const string_alt *a) {
     for (const string_test *t = a->tests; t; t = t->next) {
         if (t->negated) all = chars__subtract(c, all, schema__pattern_dfa(s, t->pattern));
     }
+    if (s->marker) all = chars__subtract(c, all, s->marker->dfa);
     if (a->min > 0 || a->max >= 0) all = chars__of_length(c, all, a->min, a->max);
     return all;
 }

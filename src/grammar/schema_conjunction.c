@@ -153,6 +153,7 @@ const shape *schema__shape(schema *s, int32_t id) {
     if (s->c->status != DI_OK) return NULL;
     if (s->conjunctions[id].shape) return s->conjunctions[id].shape;
     if (s->conjunctions[id].reading) {
+        s->looped = true;
         schema__fail(s, DI_ERR_INVALID, s->at, NULL, "a $ref leads back to itself");
         return NULL;
     }
@@ -206,9 +207,16 @@ bool schema__shape_is_empty(schema *s, const shape *a, int look) {
     return true;
 }
 
+/* Looking down, a schema may be met whose own shape is waiting for the answer: below a property that is
+ * ordinary recursion and no failure, only nothing that could be told. */
 bool schema__is_empty(schema *s, int32_t id, int look) {
     if (id == ANY || id == NONE) return id == NONE;
     if (look <= 0 || s->c->status != DI_OK || s->conjunctions[id].reading) return false;
+    s->looped = false;
     const shape *a = schema__shape(s, id);
+    if (!a && s->looped) {
+        s->c->status = DI_OK;
+        s->looped = false;
+    }
     return a && schema__shape_is_empty(s, a, look);
 }

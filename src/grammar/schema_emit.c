@@ -41,6 +41,7 @@ static int32_t emit_number(schema *s, const number_alt *a, int32_t next) {
 
 static int32_t emit_literal(schema *s, const char *text, size_t size, char_form form,
                             int32_t next) {
+    if (s->marker && chars__matches(s->marker->dfa, text, size)) return PROGRAM_FAIL;
     if (form == CHAR_RAW) return program__literal(&s->c->p, text, size, next);
     di_buffer quoted = DI_BUFFER_EMPTY;
     di_json_write_string(&quoted, text, size);
@@ -75,7 +76,7 @@ int32_t schema__emit_string(schema *s, const string_alt *a, char_form form, int3
     }
     if (!a->tests && form == CHAR_JSON) return json__string(&s->rules, a->min, a->max, next);
     int32_t end = quote(s, form, next);
-    const regex *only = only_test(a);
+    const regex *only = s->marker ? NULL : only_test(a);
     int32_t text = only ? regex__emit(c, only, form, end)
                         : chars__emit_dfa(c, schema__string_dfa(s, a), form, end);
     return text == PROGRAM_FAIL ? text : quote(s, form, text);
@@ -280,13 +281,13 @@ int32_t schema__emit_others(schema *s, const shape *a, int32_t next) {
     if (a->null) all = program__split(p, program__literal(p, "null", 4, next), all);
     if (a->yes) all = program__split(p, program__literal(p, "true", 4, next), all);
     if (a->no) all = program__split(p, program__literal(p, "false", 5, next), all);
-    for (const number_alt *k = a->numbers; k; k = k->next) {
+    for (const number_alt *k = a->numbers; k && p->status == DI_OK; k = k->next) {
         all = program__split(p, emit_number(s, k, next), all);
     }
-    for (const array_alt *k = a->arrays; k; k = k->next) {
+    for (const array_alt *k = a->arrays; k && p->status == DI_OK; k = k->next) {
         all = program__split(p, emit_array(s, k, next), all);
     }
-    for (const object_alt *k = a->objects; k; k = k->next) {
+    for (const object_alt *k = a->objects; k && p->status == DI_OK; k = k->next) {
         all = program__split(p, emit_object(s, k, next), all);
     }
     return all;
@@ -294,7 +295,8 @@ int32_t schema__emit_others(schema *s, const shape *a, int32_t next) {
 
 void schema__emit_pending(schema *s) {
     program *p = &s->c->p;
-    while (s->n_pending > 0 && s->c->status == DI_OK) {
+    /* A program that has become too large takes nothing more: program__finish will say so. */
+    while (s->n_pending > 0 && s->c->status == DI_OK && p->status == DI_OK) {
         int32_t id = s->pending[--s->n_pending];
         const shape *a = schema__shape(s, id);
         if (!a) return;

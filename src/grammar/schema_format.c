@@ -82,6 +82,7 @@ bool schema__number_format(schema *s, const di_json *name, number_alt *a) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (!di_json_is_string(name, numbers[i].name)) continue;
         if (!a || !numbers[i].lo) return true;
+        a->integer = true; /* also where "type" says number, or nothing */
         di_json bound = {.type = DI_JSON_NUMBER, .text = numbers[i].lo};
         const decimal *lo = schema__decimal(s, &bound, "format");
         bound.text = numbers[i].hi;

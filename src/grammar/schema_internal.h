@@ -134,9 +134,11 @@ typedef struct schema {
     int32_t *table;
     int32_t table_mask;
     int depth;
-    const di_json *at; /* the schema being read, for messages */
-    pattern **formats; /* by format: made when asked for */
-    int32_t *pending;  /* conjunctions whose rules have a number and wait for their body */
+    const pattern *marker; /* no string may contain it: that of tool calls; or NULL */
+    bool looped;           /* the failure at hand is that a shape needs itself */
+    const di_json *at;     /* the schema being read, for messages */
+    pattern **formats;     /* by format: made when asked for */
+    int32_t *pending;      /* conjunctions whose rules have a number and wait for their body */
     int32_t n_pending, pending_capacity;
 } schema;
 

@@ -8,7 +8,8 @@
  *     </M calls>
  *
  * M is the marker, one token. Raw text has no escapes and ends at "</M": it may hold anything but the
- * marker's spelling in other tokens, which the parser of the answer could not tell from the marker.
+ * marker's spelling in other tokens, which the parser of the answer could not tell from the marker; nor may
+ * strings in JSON, but for an escape.
  */
 #include <stdio.h>
 #include <string.h>
@@ -45,6 +46,7 @@ static bool begin(builder *t, const di_grammar_options *options) {
     t->options = options;
     t->raw_char = -1;
     json__init(&t->rules, t->c, options ? options->space : DI_GRAMMAR_SPACE_FREE);
+    t->rules.in_call = true;
     pattern *p = NEW(t, pattern);
     if (!p) return false;
     p->regex = regex__parse(t->c, CHAT_DSML, strlen(CHAT_DSML), true, "marker");
@@ -193,6 +195,7 @@ static int32_t schema_parameters(builder *t, const di_json *parameters, int32_t 
     if (!schema__init(&s, t->c, t->options, parameters)) return PROGRAM_FAIL;
     s.closed = true;
     s.rules = t->rules;
+    s.marker = t->marker;
     const shape *a = schema__shape(&s, schema__one(&s, PART_SCHEMA, parameters));
     int32_t all = PROGRAM_FAIL;
     if (a && !a->objects) {

@@ -198,9 +198,10 @@ static bool knows_model(const di_generation *g) {
 }
 
 static void refuse_model(di_generation *g) {
-    char message[300];
-    snprintf(message, sizeof message, "The model `%.200s` does not exist.",
-             g->work_job->request.model);
+    char message[500];
+    snprintf(message, sizeof message,
+             "The model `%.200s` does not exist; here it is called `%.200s`.",
+             g->work_job->request.model, g->server->options.models[0]);
     refuse(g, 404, "model_not_found", 0, message);
 }
 

@@ -1,11 +1,14 @@
 /* The loop: listening, signals, clocks, and the way down. */
 #include "server/server.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "server/grammars.h"
@@ -153,20 +156,52 @@ static di_status fail_uv(int code, const char *what, di_error *error) {
     return di_fail(error, DI_ERR_IO, "%s: %s", what, uv_strerror(code));
 }
 
-static di_status listen_at(di_server *server, di_error *error) {
-    const di_server_options *o = &server->options;
-    struct sockaddr_storage address;
+static di_status fail_listen(int code, const di_server_options *o, di_error *error) {
     char what[200];
     snprintf(what, sizeof what, "cannot listen on %.100s port %d", o->host, o->port);
-    int code = strchr(o->host, ':') ? uv_ip6_addr(o->host, o->port, (struct sockaddr_in6 *)&address)
-                                    : uv_ip4_addr(o->host, o->port, (struct sockaddr_in *)&address);
-    if (code != 0) {
-        return di_fail(error, DI_ERR_USAGE, "host '%.100s' is no address such as 127.0.0.1 or ::1",
-                       o->host);
-    }
-    code = uv_tcp_bind(&server->listener, (struct sockaddr *)&address, 0);
+    return fail_uv(code, what, error);
+}
+
+static di_status read_address(const di_server_options *o, struct sockaddr_storage *out,
+                              di_error *error) {
+    int code = strchr(o->host, ':') ? uv_ip6_addr(o->host, o->port, (struct sockaddr_in6 *)out)
+                                    : uv_ip4_addr(o->host, o->port, (struct sockaddr_in *)out);
+    if (code == 0) return DI_OK;
+    return di_fail(error, DI_ERR_USAGE, "host '%.100s' is no address such as 127.0.0.1 or ::1",
+                   o->host);
+}
+
+static di_status listen_at(di_server *server, di_error *error) {
+    struct sockaddr_storage address;
+    DI_TRY(read_address(&server->options, &address, error));
+    int code = uv_tcp_bind(&server->listener, (struct sockaddr *)&address, 0);
     if (code == 0) code = uv_listen((uv_stream_t *)&server->listener, BACKLOG, on_connection);
-    return code == 0 ? DI_OK : fail_uv(code, what, error);
+    return code == 0 ? DI_OK : fail_listen(code, &server->options, error);
+}
+
+/* A socket that is bound as libuv binds, and closed again. */
+static di_status try_address(const di_server_options *o, di_error *error) {
+    struct sockaddr_storage address;
+    DI_TRY(read_address(o, &address, error));
+    bool six = address.ss_family == AF_INET6;
+    int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    int code = fd < 0 ? -errno : 0;
+    if (code == 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0) code = -errno;
+    if (code == 0 && bind(fd, (struct sockaddr *)&address,
+                          six ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in)) != 0) {
+        code = -errno;
+    }
+    if (fd >= 0) close(fd);
+    return code == 0 ? DI_OK : fail_listen(code, o, error);
+}
+
+di_status di_server_check(const di_server_options *options, di_error *error) {
+    DI_TRY(try_address(options, error));
+    if (!options->key_file) return DI_OK;
+    di_keys keys = {0};
+    di_status status = di_keys_load(&keys, options->key_file, error);
+    di_keys_free(&keys);
+    return status;
 }
 
 /* Every connection is a file. */

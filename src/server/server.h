@@ -43,6 +43,11 @@ typedef struct di_server_options {
 
 di_server_options di_server_options_defaults(void);
 
+/* Whether host, port and key_file will do, as far as that shows beforehand: what a slow model is opened
+ * for only then. DI_ERR_USAGE for a host that is no address, DI_ERR_IO where nobody can listen or no
+ * file is, DI_ERR_INVALID for a wrong line of keys. */
+di_status di_server_check(const di_server_options *options, di_error *error);
+
 /* Serves until SIGTERM or SIGINT, then until the answers in progress have ended or the drain timeout
  * is over; a second signal ends at once. SIGHUP reads the keys again. The engine must serve requests
  * and is the server's for that time. DI_OK after a signal; DI_ERR_IO when it cannot listen; the

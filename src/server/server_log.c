@@ -110,15 +110,14 @@ static void log_generation(const di_generation *g, di_buffer *line) {
     static const char *const reasons[] = {"stop", "length", "tool_calls", "cancelled", "failed"};
     const di_job *job = g->job;
     di_writer_usage u = di_writer_get_usage(&g->writer);
-    di_buffer_printf(line,
-                     " stream=%d choices=%d prompt=%" PRId64 " cached=%" PRId64 " answer=%" PRId64
-                     " reasoning=%" PRId64,
-                     job->request.stream, job->n_choices, u.n_prompt, u.n_cached, u.n_answer,
-                     u.n_reasoning);
-    if (!g->done) {
+    di_buffer_printf(line, " stream=%d choices=%d", job->request.stream, job->n_choices);
+    if (!g->done) { /* what it took is told with its end, which has not come yet */
         di_buffer_puts(line, " finish=client_left");
         return;
     }
+    di_buffer_printf(line,
+                     " prompt=%" PRId64 " cached=%" PRId64 " answer=%" PRId64 " reasoning=%" PRId64,
+                     u.n_prompt, u.n_cached, u.n_answer, u.n_reasoning);
     double started = job->started > 0 ? job->started : job->first;
     log_cache(g, u.n_prompt, u.n_cached, line);
     di_buffer_printf(line, " finish=%s", reasons[g->writer.choices[0].end.reason]);

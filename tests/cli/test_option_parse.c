@@ -79,6 +79,19 @@ static void test_names_are_unique_in_a_verb(void **state) {
     }
 }
 
+/* A habit leads to an option that there is, and never hides one of ours. */
+static void test_habits(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof habits / sizeof *habits; i++) {
+        bool found = false;
+        for (int j = 0; j < DI_N_OPTIONS; j++) {
+            found |= strcmp(di_options[j].name, habits[i].ours) == 0;
+            assert_string_not_equal(di_options[j].name, habits[i].theirs);
+        }
+        if (!found) fail_msg("--%s: there is no --%s", habits[i].theirs, habits[i].ours);
+    }
+}
+
 /* ---- Parsing ---- */
 
 static di_status parse(const di_verb *verb, int argc, const char *const *argv, di_args *args,
@@ -258,10 +271,26 @@ static const refusal refusals[] = {
      "unknown option --temprature; did you mean --temperature?"},
     {&run_verb,
      {"m", "x", "--frobnicate"},
-     "unknown option --frobnicate; 'deepinfer help run' lists the options"},
+     "unknown option --frobnicate; usage: deepinfer run MODEL [PROMPT] [options], which 'deepinfer "
+     "help run' lists"},
     {&run_verb, {"m", "x", "--no-json"}, "unknown option --no-json; did you mean --json?"},
-    {&run_verb, {"m", "x", "-z"}, "unknown option -z; 'deepinfer help run' lists the options"},
-    {&run_verb, {"m", "x", "-qh"}, "unknown option -qh; 'deepinfer help run' lists the options"},
+    {&run_verb, {"m", "x", "--temp"}, "unknown option --temp; did you mean --temperature?"},
+    {&run_verb, {"m", "x", "-n"}, "unknown option -n; did you mean --max-tokens?"},
+    {&run_verb,
+     {"m", "x", "--max-model-len=9"},
+     "unknown option --max-model-len=9; did you mean --context?"},
+    {&run_verb,
+     {"m", "x", "--max-num-seqs"}, /* run has no --max-batch */
+     "unknown option --max-num-seqs; usage: deepinfer run MODEL [PROMPT] [options], which 'deepinfer "
+     "help run' lists"},
+    {&run_verb,
+     {"-m", "x"},
+     "unknown option -m; usage: deepinfer run MODEL [PROMPT] [options], which 'deepinfer help run' "
+     "lists"},
+    {&run_verb,
+     {"m", "x", "-qh"},
+     "unknown option -qh; usage: deepinfer run MODEL [PROMPT] [options], which 'deepinfer help run' "
+     "lists"},
     {&run_verb,
      {"m", "x", "--logits"},
      "--logits is no option of 'run'; 'deepinfer help run' lists its options"},
@@ -323,6 +352,7 @@ int main(void) {
         cmocka_unit_test(test_rows_are_complete),
         cmocka_unit_test(test_defaults_are_in_range),
         cmocka_unit_test(test_names_are_unique_in_a_verb),
+        cmocka_unit_test(test_habits),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_last_one_counts),

@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -71,9 +72,15 @@ static void test_literals_and_classes(void **state) {
 static void refuses(const char *text, const char *message) {
     di_grammar *g;
     di_error error;
-    assert_int_not_equal(di_grammar_compile_ebnf(NULL, text, strlen(text), &g, &error), DI_OK);
+    /* Its bytes and no more, so that the address sanitizer sees a step over the end. */
+    size_t size = strlen(text);
+    char *exact = malloc(size ? size : 1);
+    assert_non_null(exact);
+    memcpy(exact, text, size);
+    assert_int_not_equal(di_grammar_compile_ebnf(NULL, exact, size, &g, &error), DI_OK);
     assert_string_equal(error.message, message);
     assert_null(g);
+    free(exact);
 }
 
 static void test_refusals_name_line_and_rule(void **state) {
@@ -82,6 +89,8 @@ static void test_refusals_name_line_and_rule(void **state) {
     refuses("root ::= item", "grammar: the rule 'item' is used, but not defined");
     refuses("root ::= \"a\"\nroot ::= \"b\"", "grammar, line 2: a rule is defined twice");
     refuses("root ::= \"a", "grammar, line 1: a literal is not closed");
+    refuses("root ::= \"\\c", "grammar: \\c needs a letter, at byte 12 of the expression");
+    refuses("root ::= [\\c", "grammar: \\c needs a letter, at byte 12 of the expression");
     refuses("root ::= (\"a\"", "grammar, line 1: a parenthesis is not closed");
     refuses("root ::= \"a\"\n  | /b/",
             "grammar, line 2: only literals, classes, '.', rule names and "

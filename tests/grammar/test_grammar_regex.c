@@ -46,7 +46,7 @@ static void test_the_whole_text_matches(void **state) {
     LEAVES("(a|b)*c+d?", "", "abd", "cdd");
     TAKES("x{2,3}y{2}z{1,}", "xxyyz", "xxxyyzzz");
     LEAVES("x{2,3}y{2}z{1,}", "xyyz", "xxxxyyz", "xxyz", "xxyy");
-    TAKES("a{,3}", "a{,3}"); /* a brace that is no repetition is text */
+    TAKES("a{,b}", "a{,b}"); /* a brace that is no repetition is text */
     TAKES("(?:a+?)(?<n>b)(?P<m>c)", "aabc");
 }
 
@@ -111,6 +111,11 @@ static void test_refusals_name_the_feature(void **state) {
     refuses("[a", DI_ERR_INVALID, "regex: a class is not closed, at byte 2 of the expression");
     refuses("[z-a]", DI_ERR_INVALID,
             "regex: a range of characters is the wrong way round, at byte 4 of the expression");
+    refuses("a{,3}", DI_ERR_UNSUPPORTED,
+            "regex: {,n} is not supported: write {0,n}, at byte 1 of the expression");
+    refuses("\\u{}", DI_ERR_INVALID,
+            "regex: \\u{...} needs a code point, at byte 3 of the expression");
+    refuses("\\c", DI_ERR_INVALID, "regex: \\c needs a letter, at byte 2 of the expression");
     refuses("*", DI_ERR_INVALID, "regex: nothing to repeat, at byte 0 of the expression");
     refuses("\\ud800", DI_ERR_INVALID,
             "regex: half a surrogate pair is no character, at byte 6 of the expression");

@@ -116,6 +116,9 @@ static void test_formats(void **state) {
     TAKES("{\"type\": \"integer\", \"format\": \"int32\"}", "2147483647", "-2147483648", "0");
     LEAVES("{\"type\": \"integer\", \"format\": \"int32\"}", "2147483648", "-2147483649");
     LEAVES("{\"type\": \"integer\", \"format\": \"int32\", \"minimum\": 5}", "4", "3000000000");
+    TAKES("{\"type\": \"number\", \"format\": \"int64\"}", "9223372036854775807", "-1");
+    LEAVES("{\"type\": \"number\", \"format\": \"int32\"}", "1.5", "0.0");
+    LEAVES("{\"format\": \"int64\"}", "1.5", "9223372036854775808");
     TAKES("{\"type\": [\"number\", \"string\"], \"format\": \"int64\"}", "9223372036854775807",
           "\"x\"");
     TAKES("{\"type\": \"string\", \"format\": \"uuid\"}",
@@ -205,6 +208,15 @@ static void test_combinations(void **state) {
 
 static void test_recursion(void **state) {
     (void)state;
+    /* oneOf looks whether its schemas overlap, and meets itself below: that tells nothing. */
+#define EXPRESSION                                                                                      \
+    "{\"$defs\": {\"e\": {\"oneOf\": [{\"type\": \"integer\"}, "                                        \
+    "{\"type\": \"object\", \"properties\": {\"left\": {\"$ref\": \"#/$defs/e\"}, \"op\": {\"const\": " \
+    "\"+\"}}, \"required\": [\"left\", \"op\"]}, "                                                      \
+    "{\"type\": \"object\", \"properties\": {\"left\": {\"$ref\": \"#/$defs/e\"}, \"op\": {\"const\": " \
+    "\"-\"}}, \"required\": [\"left\", \"op\"]}]}}, \"$ref\": \"#/$defs/e\"}"
+    TAKES(EXPRESSION, "1", "{\"left\": {\"left\": 1, \"op\": \"+\"}, \"op\": \"-\"}");
+    LEAVES(EXPRESSION, "{\"left\": \"1\", \"op\": \"-\"}", "{\"left\": 1, \"op\": \"*\"}");
     const char *tree =
         "{\"$ref\": \"#/$defs/node\", \"$defs\": {\"node\": {\"type\": \"object\", "
         "\"properties\": {\"v\": {\"type\": \"integer\"}, \"next\": {\"anyOf\": [{\"type\": "
@@ -413,6 +425,25 @@ static void test_hostile_schemas_are_bounded(void **state) {
     }
     di_buffer_puts(&text, "}, \"minProperties\": 2000, \"additionalProperties\": false}");
     bounded("counted properties", &text, DI_ERR_LIMIT);
+    di_buffer_clear(&text);
+    /* Any set of definitions meets at some place: the program is full long before they all have rules. */
+    di_buffer_puts(
+        &text,
+        "{\"allOf\": [{\"$ref\": \"#/$defs/s0\"}, {\"$ref\": \"#/$defs/s3\"}], \"$defs\": {");
+    for (int i = 0; i < 12; i++) {
+        di_buffer_printf(&text,
+                         "%s\"s%d\": {\"properties\": {\"m\": {\"$ref\": \"#/$defs/s%d\"}, "
+                         "\"n\": {\"allOf\": [",
+                         i ? ", " : "", i, (i + 1) % 12);
+        for (int k = 0; k <= i % 3; k++) {
+            di_buffer_printf(&text, "%s{\"$ref\": \"#/$defs/s%d\"}", k ? ", " : "",
+                             (i * 5 + k * 7 + 1) % 12);
+        }
+        di_buffer_puts(&text, "]}}}");
+    }
+    di_buffer_puts(&text, "}}");
+    assert_string_equal(grammar_refusal(text.data),
+                        "the grammar is too large: more than 600000 nodes or 50000 rules");
     di_buffer_free(&text);
 }
 

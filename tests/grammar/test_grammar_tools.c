@@ -201,6 +201,40 @@ static void test_choice(void **state) {
     LEAVES(strict, CALL(INVOKE("web::search", TEXT("a", "b"))));
 }
 
+/* What reads the answer looks for the marker's spelling in strings of JSON too. */
+static void test_json_does_not_spell_the_marker(void **state) {
+    (void)state;
+    static const char own[] =
+        "[{\"name\": \"f\", \"strict\": true, \"parameters\": {\"type\": \"object\", \"properties\": "
+        "{\"free\": {\"type\": \"array\"}, \"few\": {\"type\": \"array\", \"items\": {\"type\": "
+        "\"string\", \"maxLength\": 30}}, \"like\": {\"type\": \"array\", \"items\": {\"type\": "
+        "\"string\", \"pattern\": \"^.*$\"}}, \"one\": {\"enum\": [1, [\"" M "\"]]}, \"names\": "
+        "{\"type\": \"object\"}}}}]";
+    static const char *const right[] = {JSON("free",
+                                             "[\"｜DSML DSML｜ ｜｜DSM \\uff5cDSML｜ ｜\"]"),
+                                        JSON("few", "[\"DSML \\uff5cDSML\\uff5c\"]"),
+                                        JSON("like", "[\"｜DSML\"]"), JSON("one", "1"),
+                                        JSON("names", "{\"｜DSML\": 1}")};
+    static const char *const wrong[] = {JSON("free", "[\"" M "\"]"),
+                                        JSON("free", "[\"a</" M " parameter>\"]"),
+                                        JSON("free", "[\"｜DS｜DSML｜\"]"),
+                                        JSON("few", "[\"" M "\"]"),
+                                        JSON("like", "[\"" M "\"]"),
+                                        JSON("one", "[\"" M "\"]"),
+                                        JSON("names", "{\"" M "\": 1}")};
+    di_grammar *g = compile(&required, own);
+    char text[512];
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        snprintf(text, sizeof text, CALL(INVOKE("f", "%s")), right[i]);
+        if (!grammar_accepts(g, text, strlen(text))) fail_msg("not taken: %s", text);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(text, sizeof text, CALL(INVOKE("f", "%s")), wrong[i]);
+        if (grammar_accepts(g, text, strlen(text))) fail_msg("taken: %s", text);
+    }
+    di_grammar_release(g);
+}
+
 /* The marker is its token; spelled by others it would be read as a marker all the same. */
 static void test_the_marker_is_one_token(void **state) {
     (void)state;
@@ -288,6 +322,7 @@ int main(void) {
         cmocka_unit_test(test_too_much_to_follow_is_free),
         cmocka_unit_test(test_a_form_beside_calls),
         cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_json_does_not_spell_the_marker),
         cmocka_unit_test(test_the_marker_is_one_token),
         cmocka_unit_test(test_random_calls_are_parsed),
         cmocka_unit_test(test_refusals_name_the_tool),

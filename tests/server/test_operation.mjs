@@ -302,7 +302,7 @@ test('a file of settings: every option, the command line over it', async () => {
     }
 });
 
-test('what cannot start says why', async () => {
+test('what cannot start says why, before the model is opened', async () => {
     const run = (...args) => {
         try {
             execFileSync(process.env.PROGRAM, ['serve', model, ...args],
@@ -313,10 +313,11 @@ test('what cannot start says why', async () => {
         return '';
     };
     const other = await serve();
-    assert.match(run('--port', String(other.port)), /1: .*cannot listen on 127.0.0.1 port \d+: address already in use/s);
+    assert.match(run('--port', String(other.port)), 
+        /^1: deepinfer serve: cannot listen on 127.0.0.1 port \d+: address already in use$/m);
     await other.stop();
-    assert.match(run('--host', 'nowhere'), /2: .*no address such as/s);
-    assert.match(run('--api-keys', path.join(folder, 'nothing')), /1: .*nothing/s);
+    assert.match(run('--host', 'nowhere'), /^2: deepinfer serve: .*no address such as/);
+    assert.match(run('--api-keys', path.join(folder, 'nothing')), /^1: deepinfer serve: .*nothing/);
     fs.rmSync(folder, { recursive: true });
 });
 
