@@ -78,6 +78,7 @@ static int run_verb(const di_verb *verb, int argc, char **argv) {
             status = verb->run(&args, &error);
         }
     }
+    if (status != DI_OK) di_settings_locate(&settings, &error);
     di_args_free(&args);
     di_settings_free(&settings);
     di_error flush_error = {DI_OK, ""};

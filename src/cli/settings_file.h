@@ -12,6 +12,9 @@ typedef struct di_settings {
     di_arena arena;
     char **argv; /* the file's options, then those that were given, which count where both are */
     int argc;
+    const char *path; /* of the file; NULL: none */
+    int n_file;       /* of argv, those that come from it, */
+    uint32_t *lines;  /* and the lines where they stand there */
 } di_settings;
 
 /* Looks for --settings FILE in what follows the verb, and puts the file's options in front; where the
@@ -20,6 +23,8 @@ typedef struct di_settings {
  * Free in any case. */
 di_status di_settings_read(const di_verb *verb, int argc, char **argv, di_settings *out,
                            di_error *error);
+/* A message that begins with an option which only the file sets gets "FILE:LINE: " in front. */
+void di_settings_locate(const di_settings *settings, di_error *error);
 void di_settings_free(di_settings *settings);
 
 #endif

@@ -167,7 +167,7 @@ static di_status read_address(const di_server_options *o, struct sockaddr_storag
     int code = strchr(o->host, ':') ? uv_ip6_addr(o->host, o->port, (struct sockaddr_in6 *)out)
                                     : uv_ip4_addr(o->host, o->port, (struct sockaddr_in *)out);
     if (code == 0) return DI_OK;
-    return di_fail(error, DI_ERR_USAGE, "host '%.100s' is no address such as 127.0.0.1 or ::1",
+    return di_fail(error, DI_ERR_USAGE, "--host: '%.100s' is no address such as 127.0.0.1 or ::1",
                    o->host);
 }
 

@@ -286,11 +286,13 @@ test('a file of settings: every option, the command line over it', async () => {
     assert.ok(!other.log.includes('event=request'));
     assert.equal((await post(other, chatPath, ' '.repeat(70000))).status, 413);
     await other.stop();
-    for (const [text, why] of [['{"port": 0,\n\n "prot": 1}', /settings\.json: line 3: 'prot' is no option of serve/],
-        ['{"port": [1]}', /line 1: port: one value is needed/],
-        ['{\n"quiet":\n"yes"}', /line 3: quiet: true or false/],
-        ['{"port": "x"}', /--port/], ['{', /line 1/], ['[]', /no JSON object/],
-        ['{"settings": "x"}', /'settings' is no option/], ['{"host": null, "port": true}', /line 1: port: a text/]]) {
+    for (const [text, why] of [['{"port": 0,\n\n "prot": 1}', /settings\.json:3: 'prot' is no option of serve/],
+        ['{"port": [1]}', /settings\.json:1: port: one value is needed/],
+        ['{\n"quiet":\n"yes"}', /json:3: quiet: true or false/],
+        ['{"any-name": true,\n "port": "x"}', /settings\.json:2: --port: 'x' is not a whole number/],
+        ['{\n\n"max-body": -1}', /settings\.json:3: --max-body: '-1' is not/],
+        ['{\n"host": "nowhere"}', /settings\.json:2: --host: 'nowhere' is no address/], ['{', /line 1/], ['[]', /no JSON object/],
+        ['{"settings": "x"}', /'settings' is no option/], ['{"host": null, "port": true}', /json:1: port: a text/]]) {
         fs.writeFileSync(file, text);
         try {
             execFileSync(process.env.PROGRAM, ['serve', model, '--settings', file],
