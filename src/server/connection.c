@@ -66,7 +66,7 @@ void conn__send(di_conn *conn, di_buffer *data) {
         bool lost = data->failed || (data->size > 0 && !w);
         di_buffer_free(data);
         free(w);
-        if (lost && conn->state != DI_CONN_CLOSING) conn_close(conn);
+        if (lost && conn->state != DI_CONN_CLOSING) conn_give_up(conn, "out_of_memory");
         return;
     }
     uv_buf_t buffer = uv_buf_init(data->data, (unsigned)data->size);
@@ -124,6 +124,11 @@ void conn_close(di_conn *conn) {
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
 }
 
+void conn_give_up(di_conn *conn, const char *why) {
+    conn->closed_for = why;
+    conn_close(conn);
+}
+
 static void on_shutdown(uv_shutdown_t *request, int status) {
     di_conn *conn = request->handle->data;
     if (status < 0) conn_close(conn);
@@ -147,6 +152,7 @@ static void reset(di_conn *conn) {
     conn->seen = 0;
     conn->n_empty_lines = 0;
     conn->status = 0;
+    conn->closed_for = NULL;
     conn->n_sent = 0;
     conn->origin[0] = conn->request_id[0] = conn->detail[0] = conn->if_none_match[0] = '\0';
     conn->deadline_ms = after_s(conn, conn->server->options.idle_timeout_s);
@@ -421,7 +427,7 @@ static bool is_stuck(di_conn *conn, uint64_t now_ms) {
 void conn_tick(di_conn *conn, uint64_t now_ms) {
     if (conn->state == DI_CONN_CLOSING) return;
     if (is_stuck(conn, now_ms)) {
-        conn_close(conn);
+        conn_give_up(conn, "client_stuck");
         return;
     }
     if (conn->state == DI_CONN_LINGER && conn->deadline_ms == 0 && conn_unsent(conn) == 0) {

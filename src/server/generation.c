@@ -76,6 +76,35 @@ void generation_orphan(di_generation *g) {
     if (g->job && g->done) g->dead = true;
 }
 
+static void write_cut(di_generation *g, const char *message) {
+    di_conn *conn = g->conn;
+    di_buffer out = DI_BUFFER_EMPTY;
+    if (!conn->headers_sent) {
+        conn_error(conn, 503, NULL, 0, message);
+        return;
+    }
+    if (g->job->request.stream) {
+        di_writer_fail(&g->writer, message, &out);
+    } else {
+        conn_write_error(conn, 503, NULL, message, &out);
+    }
+    conn_write(conn, &out);
+    if (g->conn) conn_end(conn);
+}
+
+void generation_cut(di_generation *g, const char *why, const char *message) {
+    if (!g->conn || g->ended) return;
+    g->ended = true;
+    g->cut_for = why;
+    g->conn->keep_alive = false;
+    write_cut(g, message);
+    if (!g->conn) return; /* the client had left */
+    /* Another thread may have it still; then it goes when that gives it back. */
+    g->conn = NULL;
+    if (g->job && !g->done) di_runner_cancel(g->server->runner, g->job);
+    if (g->job && g->done) g->dead = true;
+}
+
 /* ---- The body, on another thread ---- */
 
 /* An upper bound of the values in a text of JSON, without a tree. */
@@ -472,7 +501,7 @@ void generation_take(di_generation *g, di_buffer *events, bool done) {
         g->events.failed |= events->failed;
     }
     if (g->events.failed || g->events.size > MAX_BACKLOG) {
-        conn_close(g->conn);
+        conn_give_up(g->conn, g->events.failed ? "out_of_memory" : "slow_reader");
         return;
     }
     generation_pump(g);

@@ -79,6 +79,20 @@ static void begin_drain(di_server *server, const char *why) {
     }
 }
 
+/* Answers that are in progress end as errors, which their clients get a moment to take; others just end. */
+static void cut_all(di_server *server) {
+    enum { MOMENT_S = 1 };
+    server->cut = true;
+    server->drain_until = di_clock() + MOMENT_S;
+    server_log(server, "warn", "event=cut open=%lld", (long long)server->n_open);
+    for (di_generation *g = server->generations; g; g = g->after) {
+        generation_cut(g, "server_stopped", "the server is stopping");
+    }
+    for (di_conn *c = server->conns; c; c = c->after) {
+        if (c->state != DI_CONN_LINGER) conn_close(c);
+    }
+}
+
 static void close_all(di_server *server) {
     for (di_conn *c = server->conns; c; c = c->after) conn_close(c);
 }
@@ -105,8 +119,10 @@ static void on_signal(uv_signal_t *handle, int number) {
     di_server *server = handle->data;
     if (number == SIGHUP) {
         load_keys_again(server);
-    } else if (server->draining) {
+    } else if (server->cut) {
         close_all(server);
+    } else if (server->draining) {
+        cut_all(server);
     } else {
         begin_drain(server, number == SIGTERM ? "SIGTERM" : "SIGINT");
     }
@@ -128,7 +144,7 @@ static void bound_unsent(di_server *server) {
     if (all <= server->options.max_unsent) return;
     server_log(server, "warn", "event=slow_readers unsent=%zu given_up=%s bytes=%zu", all,
                most->request_id, largest);
-    conn_close(most);
+    conn_give_up(most, "slow_reader");
 }
 
 static void on_timer(uv_timer_t *timer) {
@@ -141,7 +157,13 @@ static void on_timer(uv_timer_t *timer) {
     bound_unsent(server);
     if (server->accept_again && !server->draining) conn_accept(server);
     if (server->failed) begin_drain(server, "engine_failed");
-    if (server->draining && di_clock() > server->drain_until) close_all(server);
+    if (server->draining && di_clock() > server->drain_until) {
+        if (server->cut) {
+            close_all(server);
+        } else {
+            cut_all(server);
+        }
+    }
     generation_sweep(server);
     server_check_end(server);
 }

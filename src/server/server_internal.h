@@ -74,6 +74,7 @@ struct di_conn {
     di_generation *generation; /* in progress */
     char request_id[40];
     int status;
+    const char *closed_for; /* why the server gave it up, a word; NULL: the client left */
     bool headers_sent, chunked, pending_next;
     uint64_t n_sent;        /* bytes of this answer */
     size_t n_queued;        /* given to the socket, and not free again */
@@ -85,6 +86,8 @@ struct di_conn {
 void conn_accept(di_server *server);
 void conn_tick(di_conn *conn, uint64_t now_ms);
 void conn_close(di_conn *conn); /* at once */
+/* At once, by the server: the log says why, in a word. */
+void conn_give_up(di_conn *conn, const char *why);
 
 /* A whole answer of JSON or text; the buffer is emptied and freed. type NULL: JSON. */
 void conn_respond(di_conn *conn, int status, const char *type, di_buffer *body);
@@ -132,6 +135,7 @@ struct di_generation {
     di_job *job;
     di_writer writer;
     bool has_writer, ended, dead;
+    const char *cut_for; /* see generation_cut; NULL */
     int64_t n_choices; /* that count in server->n_open */
     size_t prompt_bytes;
     di_buffer events; /* that came and are not written yet */
@@ -151,6 +155,8 @@ void generation_start(di_conn *conn, di_read_fn read);
 void generation_take(di_generation *g, di_buffer *events, bool done);
 /* The client can take more. */
 void generation_pump(di_generation *g);
+/* It ends here, as an error in the words of its dialect; the engine is told. `why`: for the log. */
+void generation_cut(di_generation *g, const char *why, const char *message);
 /* It left. */
 void generation_orphan(di_generation *g);
 void generation_tick(di_generation *g);
@@ -181,7 +187,7 @@ struct di_server {
     size_t body_bytes;   /* of bodies that are held */
     size_t prompt_bytes; /* of prompts that wait or are answered */
     int64_t started;     /* Unix time */
-    bool draining, ending, failed;
+    bool draining, cut, ending, failed; /* cut: answers in progress were ended */
     bool accept_again; /* there was no memory for a connection: libuv waits until it is taken */
     double drain_until;
     di_buffer scratch;

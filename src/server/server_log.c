@@ -111,8 +111,9 @@ static void log_generation(const di_generation *g, di_buffer *line) {
     const di_job *job = g->job;
     di_writer_usage u = di_writer_get_usage(&g->writer);
     di_buffer_printf(line, " stream=%d choices=%d", job->request.stream, job->n_choices);
-    if (!g->done) { /* what it took is told with its end, which has not come yet */
-        di_buffer_puts(line, " finish=client_left");
+    if (!g->done || g->cut_for) { /* what it took is told with its end, which has not come yet */
+        const char *why = g->cut_for ? g->cut_for : g->conn ? g->conn->closed_for : NULL;
+        di_buffer_printf(line, " finish=%s", why ? why : "client_left");
         return;
     }
     di_buffer_printf(line,

@@ -212,6 +212,11 @@ void di_writer_events(di_writer *w, const di_buffer *events, bool done, di_buffe
     }
 }
 
+void di_writer_fail(di_writer *w, const char *message, di_buffer *out) {
+    fail(w, message, strlen(message));
+    w->ops->failure(w, out);
+}
+
 void di_writer_keep_turns(const di_writer *w, di_turns *turns) {
     for (int32_t i = 0; i < w->n_choices && !w->failed; i++) {
         const di_writer_choice *c = &w->choices[i];

@@ -82,6 +82,8 @@ void di_writer_begin(di_writer *w, di_buffer *out);
 /* Takes in all events; what of a stream follows from them goes to *out. When `done` they were the
  * last, and the stream ends. */
 void di_writer_events(di_writer *w, const di_buffer *events, bool done, di_buffer *out);
+/* A stream ends here, as one that failed so; what came and was not told is lost. */
+void di_writer_fail(di_writer *w, const char *message, di_buffer *out);
 /* The body of what is no stream, after the last events and when `failed` is false. */
 void di_writer_whole(di_writer *w, di_buffer *out);
 /* Keeps those answers that called tools, for when they come back. */

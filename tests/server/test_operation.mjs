@@ -257,21 +257,39 @@ test('SIGTERM: answers end, nobody new comes', async () => {
 });
 
 test('the time for answers in progress is limited, and a second signal ends it', async () => {
+    const long = { max_tokens: 3500, logit_bias: { 1: -1000 } };
+    const input = 'Tell me a story about a fox.';
+    const bodies = [[chatPath, { ...story, ...long, n: 4, stream: true }, /data: \{"error":.*"server_error"/],
+        ['/v1/completions', { prompt: input, ...long, stream: true }, /data: \{"error":.*"server_error"/],
+        ['/v1/responses', { input, max_output_tokens: 3500, logit_bias: { 1: -1000 }, stream: true },
+            /event: response\.failed/],
+        ['/v1/messages', { messages: story.messages, ...long, stream: true }, /event: error\n.*"type":"api_error"/],
+        [chatPath, { ...story, ...long }, /^HTTP\/1\.1 503 [^]*\{"error":/]];
     for (const signals of [1, 2]) {
-        const other = await serve('--drain-timeout', signals === 1 ? '0.5' : '60');
-        const c = raw(other);
-        await c.send(request('POST', chatPath, JSON.stringify({ ...story, max_tokens: 3500,
-            stream: true, logit_bias: { 1: -1000 }, n: 16 })));
-        await c.until('data: ');
+        const other = await serve('--drain-timeout', signals === 1 ? '0.5' : '60', '--context', '4096');
+        const all = [];
+        for (const [path, body] of bodies) {
+            const c = raw(other);
+            await c.send(request('POST', path, JSON.stringify(body)));
+            if (body.stream) await c.until('data: {');
+            all.push(c);
+        }
         other.child.kill('SIGINT');
         if (signals === 2) {
             await sleep(200);
             other.child.kill('SIGINT');
         }
         const begin = Date.now();
+        for (const [i, c] of all.entries()) {
+            const got = await c.all();
+            assert.match(got, bodies[i][2], got.slice(-400));
+            assert.match(got, /the server is stopping/);
+            if (bodies[i][1].stream) assert.ok(got.endsWith('\r\n0\r\n\r\n'), got.slice(-100));
+        }
         assert.deepEqual(await other.exited, { code: 0, signal: null });
         assert.ok(Date.now() - begin < 20000);
-        assert.ok(!(await c.all()).includes('[DONE]'));
+        assert.equal(other.log.match(/finish=server_stopped/g)?.length, bodies.length, other.log);
+        assert.ok(!other.log.includes('client_left'));
     }
 });
 
