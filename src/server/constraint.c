@@ -158,86 +158,183 @@ static di_status any_strict(const di_json *tools, bool *any, di_error *error) {
     return DI_OK;
 }
 
+/* Whether a text of the grammar begins with what the prompt holds of the answer. */
+static di_status try_begun(const di_gen_request *request, bool *fits, di_error *error) {
+    const di_ids *prompt = &request->prompts[0];
+    di_status status = DI_OK;
+    di_grammar_matcher *m = di_grammar_matcher_create(request->grammar, -1);
+    if (!m) return di_fail(error, DI_ERR_MEMORY, "out of memory: grammar");
+    for (size_t i = prompt->size - request->n_begun; i < prompt->size && status == DI_OK; i++) {
+        status = di_grammar_matcher_advance(m, prompt->data[i], error);
+    }
+    di_grammar_matcher_destroy(m);
+    *fits = status == DI_OK;
+    return status == DI_ERR_INVALID ? DI_OK : status;
+}
+
+/* In the model's own way of writing JSON, or, if the client began it in another one, with blanks wherever
+ * JSON allows them. */
+static di_status compile(di_gen_request *request, di_form_spec spec, const di_request_env *env,
+                         di_error *error) {
+    bool fits = true;
+    for (int any = 0; any < 2; any++) {
+        spec.any_space = any;
+        DI_TRY(di_grammars_get(env->grammars, &spec, &request->grammar, error));
+        if (request->n_begun > 0) DI_TRY(try_begun(request, &fits, error));
+        if (fits) return DI_OK;
+        di_grammar_release(request->grammar);
+        request->grammar = NULL;
+    }
+    return di_fail(error, DI_ERR_INVALID,
+                   "messages: the form that is asked for has no text that begins as the last message "
+                   "does");
+}
+
 /* The request's grammar; what cannot be enforced is told by the field it came in, where what is wrong does not
  * say it: tools by their place in the list, others by a word that may be the field's. */
 static di_status take(di_gen_request *request, const di_form_spec *spec, const di_request_env *env,
                       const char *field, di_error *error) {
     di_error why;
-    di_status status = di_grammars_get(env->grammars, spec, &request->grammar, &why);
+    di_status status = compile(request, *spec, env, &why);
     if (status == DI_OK) return DI_OK;
     /* A bound of the compiler is none of the context. */
     if (status == DI_ERR_LIMIT) status = DI_ERR_UNSUPPORTED;
     size_t n = strlen(field);
     bool told = strncmp(why.message, "tools[", 6) == 0 ||
+                strncmp(why.message, "messages:", 9) == 0 ||
                 (strncmp(why.message, field, n) == 0 && why.message[n] == ':');
     return di_fail(error, status, "%s%s%s", told ? "" : field, told ? "" : ": ", why.message);
 }
 
-di_status di_constraint_end(const di_constraint *c, di_gen_request *request, const di_json *tools,
-                            di_grammar_tool_choice choice, const char *name,
-                            const di_request_env *env, di_error *error) {
+static const di_json *name_of(const di_json *tool) {
+    const di_json *function = di_field(tool, "function");
+    return di_field(function ? function : tool, "name");
+}
+
+static bool same_text(const di_json *a, const di_json *b) {
+    return a && b && a->type == DI_JSON_STRING && b->type == DI_JSON_STRING &&
+           a->length == b->length && memcmp(a->text, b->text, a->length) == 0;
+}
+
+static const di_json *find_tool(const di_json *tools, const di_json *name) {
+    for (const di_json *t = tools->first; t; t = t->next) {
+        if (same_text(name_of(t), name)) return t;
+    }
+    return NULL;
+}
+
+/* Those of the tools that are named, in their own order. The others stay in the prompt, which is found in
+ * the cache then. */
+static di_status only_allowed(di_constraint *c, const di_json *allowed, const di_json **tools,
+                              di_error *error) {
+    size_t index = 0;
+    di_json *list = di_arena_calloc(&c->arena, (*tools)->length + 1, sizeof *list);
+    if (!list) return di_fail(error, DI_ERR_MEMORY, "out of memory: tool_choice");
+    for (const di_json *a = allowed->first; a; a = a->next, index++) {
+        if (find_tool(*tools, name_of(a))) continue;
+        return di_fail(error, DI_ERR_INVALID,
+                       "tool_choice: item %zu of allowed_tools is none of the tools", index);
+    }
+    di_json *last = NULL;
+    *list = (di_json){.type = DI_JSON_ARRAY};
+    for (const di_json *t = (*tools)->first; t; t = t->next) {
+        if (!find_tool(allowed, name_of(t))) continue;
+        di_json *copy = &list[++list->length];
+        *copy = *t;
+        copy->next = NULL;
+        if (last) last->next = copy;
+        if (!last) list->first = copy;
+        last = copy;
+    }
+    *tools = list;
+    return DI_OK;
+}
+
+di_status di_constraint_end(di_constraint *c, di_gen_request *request, const di_json *tools,
+                            const di_tool_choice *choice, const di_request_env *env,
+                            di_error *error) {
     bool strict = false, some = tools && tools->length > 0;
-    if (!some && choice == DI_GRAMMAR_TOOLS_REQUIRED) {
+    bool must = choice->kind == DI_GRAMMAR_TOOLS_REQUIRED;
+    if (!some && (must || choice->allowed)) {
         return di_fail(error, DI_ERR_INVALID, "tool_choice: there are no tools to choose from");
     }
+    if (choice->allowed) DI_TRY(only_allowed(c, choice->allowed, &tools, error));
     if (some) DI_TRY(any_strict(tools, &strict, error));
-    if (some && choice == DI_GRAMMAR_TOOLS_NONE) {
+    if (some && choice->kind == DI_GRAMMAR_TOOLS_NONE) {
         DI_TRY(di_constraint_forbid(request, "｜DSML｜", env, error)); /* it begins a call */
     }
-    if (!some || choice == DI_GRAMMAR_TOOLS_NONE) {
+    if (!some || choice->kind == DI_GRAMMAR_TOOLS_NONE) {
         return c->field ? take(request, &c->form, env, c->field, error) : DI_OK;
     }
-    bool must = choice == DI_GRAMMAR_TOOLS_REQUIRED;
-    if (!must && !strict && !c->field) return DI_OK;
+    if (!must && !strict && !c->field && !choice->allowed) return DI_OK;
     const di_form_spec spec = {.form = DI_FORM_TOOLS,
                                .source = tools,
-                               .choice = choice,
-                               .name = name,
+                               .choice = choice->kind,
+                               .name = choice->name,
                                .max_calls = request->one_call ? 1 : 0,
                                .beside = c->field && !must ? &c->form : NULL};
-    const char *field = spec.beside ? c->field : must ? "tool_choice" : "tools";
+    const char *field = spec.beside ? c->field : must || !strict ? "tool_choice" : "tools";
     return take(request, &spec, env, field, error);
 }
 
 static di_status wrong_choice(di_error *error) {
-    return di_field_wrong("tool_choice", "\"auto\", \"none\", \"required\" or a function's name",
+    return di_field_wrong("tool_choice",
+                          "\"auto\", \"none\", \"required\", a function's name or allowed_tools",
                           error);
 }
 
-/* "auto", "none", "required", or an object that names one. */
-static di_status read_choice(const di_json *choice, di_grammar_tool_choice *kind, const char **name,
-                             di_error *error) {
-    *kind = DI_GRAMMAR_TOOLS_AUTO;
+/* {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}, or these beside the type, as
+ * Responses have them. */
+static di_status read_allowed(const di_json *object, di_tool_choice *out, di_error *error) {
+    const di_json *inner = di_field(object, "allowed_tools");
+    const di_json *from = inner ? inner : object;
+    const di_json *mode = di_field(from, "mode"), *tools = di_field(from, "tools");
+    bool required = di_json_is_string(mode, "required");
+    if ((!required && !di_json_is_string(mode, "auto")) || !tools ||
+        tools->type != DI_JSON_ARRAY || tools->length == 0) {
+        return di_field_wrong("tool_choice",
+                              "for allowed_tools a mode, auto or required, and a list of tools",
+                              error);
+    }
+    out->kind = required ? DI_GRAMMAR_TOOLS_REQUIRED : DI_GRAMMAR_TOOLS_AUTO;
+    out->allowed = tools;
+    return DI_OK;
+}
+
+/* "auto", "none", "required", or an object that names one, or some. */
+static di_status read_choice(const di_json *choice, di_tool_choice *out, di_error *error) {
+    *out = (di_tool_choice){.kind = DI_GRAMMAR_TOOLS_AUTO};
     if (!choice || di_json_is_string(choice, "auto")) return DI_OK;
     if (di_json_is_string(choice, "none")) {
-        *kind = DI_GRAMMAR_TOOLS_NONE;
+        out->kind = DI_GRAMMAR_TOOLS_NONE;
         return DI_OK;
     }
-    *kind = DI_GRAMMAR_TOOLS_REQUIRED;
+    out->kind = DI_GRAMMAR_TOOLS_REQUIRED;
     if (di_json_is_string(choice, "required")) return DI_OK;
     if (choice->type != DI_JSON_OBJECT) return wrong_choice(error);
-    const di_json *function = di_field(choice, "function");
-    const di_json *given = di_field(function ? function : choice, "name");
+    if (di_json_is_string(di_field(choice, "type"), "allowed_tools")) {
+        return read_allowed(choice, out, error);
+    }
+    const di_json *given = name_of(choice);
     if (!di_json_is_string(di_field(choice, "type"), "function") || !given ||
         given->type != DI_JSON_STRING || strlen(given->text) != given->length) {
         return wrong_choice(error);
     }
-    *name = given->text;
+    out->name = given->text;
     return DI_OK;
 }
 
 static di_status read_all(di_constraint *c, di_gen_request *request, const di_json *body,
                           const di_request_env *env, di_error *error) {
     const di_json *tools = di_field(body, "tools");
-    di_grammar_tool_choice choice;
-    const char *name = NULL;
+    di_tool_choice choice;
     bool parallel = true;
     DI_TRY(di_field_bool(body, "parallel_tool_calls", &parallel, error));
     request->one_call = !parallel;
     DI_TRY(read_forms(c, body, error));
     if (tools && tools->type != DI_JSON_ARRAY) return di_field_wrong("tools", "a list", error);
-    DI_TRY(read_choice(di_field(body, "tool_choice"), &choice, &name, error));
-    return di_constraint_end(c, request, tools, choice, name, env, error);
+    DI_TRY(read_choice(di_field(body, "tool_choice"), &choice, error));
+    return di_constraint_end(c, request, tools, &choice, env, error);
 }
 
 di_status di_constraint_read(di_gen_request *request, const di_json *body,

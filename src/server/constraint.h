@@ -18,7 +18,7 @@ di_status di_constraint_read(di_gen_request *request, const di_json *body,
 typedef struct di_constraint {
     di_form_spec form;
     const char *field; /* where the form was; NULL: there is none */
-    di_arena arena;    /* of forms that came as texts */
+    di_arena arena;    /* of forms that came as texts, and of lists of tools */
 } di_constraint;
 
 #define DI_CONSTRAINT_NONE ((di_constraint){.field = NULL, .arena = DI_ARENA_EMPTY})
@@ -29,13 +29,20 @@ void di_constraint_deinit(di_constraint *constraint);
 di_status di_constraint_form(di_constraint *constraint, di_form form, const di_json *source,
                              const char *field, di_error *error);
 
+/* Which tools may be called. */
+typedef struct di_tool_choice {
+    di_grammar_tool_choice kind;
+    const char *name;       /* with REQUIRED: only this one, or NULL */
+    const di_json *allowed; /* a list of {"name": ...}, also inside of "function": only these, or NULL */
+} di_tool_choice;
+
 /* What comes of it for the request. Calls of these tools (OpenAI's objects, or the inner ones; NULL: none)
- * are not made, made as the model likes, or at least one is, of `name` if it is not NULL. Where the
- * model may choose, the answer is of the form or calls tools; where it must call, forms say nothing.
+ * are not made, made as the model likes, or at least one is; only of those that the choice names, if it
+ * names any. Where the model may choose, the answer is of the form or calls tools; where it must call, forms say nothing.
  * Strict tools get the arguments of their schemas; request->one_call counts. DI_ERR_INVALID,
  * DI_ERR_UNSUPPORTED, DI_ERR_MEMORY. */
-di_status di_constraint_end(const di_constraint *constraint, di_gen_request *request,
-                            const di_json *tools, di_grammar_tool_choice choice, const char *name,
+di_status di_constraint_end(di_constraint *constraint, di_gen_request *request,
+                            const di_json *tools, const di_tool_choice *choice,
                             const di_request_env *env, di_error *error);
 
 /* An added token, by its text, that is never sampled unless a form leaves no other. */

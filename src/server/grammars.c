@@ -48,8 +48,8 @@ void di_grammars_destroy(di_grammars *g) {
 }
 
 static void write_key(const di_form_spec *spec, di_buffer *text) {
-    di_buffer_printf(text, "%d %d %d %s\n", (int)spec->form, (int)spec->choice, spec->max_calls,
-                     spec->name ? spec->name : "");
+    di_buffer_printf(text, "%d %d %d %d %s\n", (int)spec->form, (int)spec->choice, spec->max_calls,
+                     spec->any_space, spec->name ? spec->name : "");
     if (spec->source) di_json_write(text, spec->source);
     if (spec->beside) write_key(spec->beside, text);
 }
@@ -74,7 +74,7 @@ static di_status compile(const di_grammars *g, const di_form_spec *spec, di_gram
     di_grammar_form form = form_of(spec->beside ? spec->beside : spec);
     options.closed = true;
     /* As the model's own format writes JSON, and so that it cannot write blanks until its answer is cut. */
-    options.space = DI_GRAMMAR_SPACE_PYTHON;
+    options.space = spec->any_space ? DI_GRAMMAR_SPACE_FREE : DI_GRAMMAR_SPACE_PYTHON;
     if (spec->form != DI_FORM_TOOLS) {
         return di_grammar_compile_form(g->vocabulary, &options, &form, out, error);
     }

@@ -23,6 +23,7 @@ typedef enum di_form {
 typedef struct di_form_spec {
     di_form form;
     const di_json *source;
+    bool any_space; /* JSON takes blanks wherever it allows them: somebody else began to write it */
     /* DI_FORM_TOOLS. Calls that must come follow their schemas where these can be enforced. */
     di_grammar_tool_choice choice;
     const char *name; /* only this tool, or NULL */

@@ -267,6 +267,18 @@ void di_job_end_rest(di_job *job, di_finish_reason reason, const char *message) 
 
 /* ---- Life ---- */
 
+/* A form holds for what the prompt begins of it and for the answer together. */
+static di_status make_matcher(const di_job *job, di_grammar_matcher **out, di_error *error) {
+    const di_gen_request *r = &job->request;
+    const di_ids *prompt = &r->prompts[0];
+    *out = di_grammar_matcher_create(r->grammar, r->thinking ? job->think_end : -1);
+    if (!*out) return di_fail(error, DI_ERR_MEMORY, "out of memory: grammar");
+    for (size_t i = prompt->size - r->n_begun; i < prompt->size; i++) {
+        DI_TRY(di_grammar_matcher_advance(*out, prompt->data[i], error));
+    }
+    return DI_OK;
+}
+
 static di_status prepare(di_job *job, const di_tokenizer *tokenizer, di_error *error) {
     const di_gen_request *r = &job->request;
     job->n_choices = r->n_prompts * r->n_choices;
@@ -288,9 +300,7 @@ static di_status prepare(di_job *job, const di_tokenizer *tokenizer, di_error *e
         *c = (di_job_choice){.job = job, .thinking = r->thinking};
         options.user = c;
         DI_TRY(di_reader_create(tokenizer, &options, &c->reader, error));
-        if (!r->grammar) continue;
-        c->matcher = di_grammar_matcher_create(r->grammar, r->thinking ? job->think_end : -1);
-        if (!c->matcher) return di_fail(error, DI_ERR_MEMORY, "out of memory: grammar");
+        if (r->grammar) DI_TRY(make_matcher(job, &c->matcher, error));
     }
     return DI_OK;
 }

@@ -149,6 +149,19 @@ static di_status splice(const conversation *c, const di_chat_prompt *prompt, di_
     return tokenize(prompt, from, prompt->n_pieces, c->env, out, error);
 }
 
+/* What follows the last marker is the beginning of the answer: a turn that is left open. Its tokens do not
+ * depend on what stands in front of the marker. */
+static di_status count_begun(di_gen_request *request, const di_chat_prompt *prompt,
+                             const di_request_env *env, di_error *error) {
+    size_t from = prompt->n_pieces;
+    di_ids ids = {0};
+    while (from > 0 && !prompt->pieces[from - 1].is_marker) from--;
+    di_status status = tokenize(prompt, from, prompt->n_pieces, env, &ids, error);
+    request->n_begun = ids.size;
+    di_ids_free(&ids);
+    return status;
+}
+
 static di_status encode_with(di_gen_request *request, conversation *c, const di_json *messages,
                              const di_json *tools, const di_chat_options *options, bool *fits,
                              di_error *error) {
@@ -165,7 +178,7 @@ static di_status encode_with(di_gen_request *request, conversation *c, const di_
     DI_TRY(splice(c, &prompt, out, fits, error));
     /* The answer begins inside a thought when the prompt ends with its opening marker. */
     request->thinking = is_marker(&prompt, prompt.n_pieces - 1, "<think>");
-    return DI_OK;
+    return count_begun(request, &prompt, c->env, error);
 }
 
 /* Known turns first; where one does not fit, as it is told. */
@@ -231,6 +244,11 @@ static di_status check_messages(const di_gen_request *request, const di_json *me
         if (!content && di_json_is_string(di_field(m, "role"), "user")) {
             return di_fail(error, DI_ERR_INVALID,
                            "messages[%zu].content: a text or a list of parts is needed", index);
+        }
+        const di_json *calls = di_field(m, "tool_calls");
+        if (calls && calls->type != DI_JSON_ARRAY) {
+            return di_fail(error, DI_ERR_INVALID, "messages[%zu].tool_calls: a list is needed",
+                           index);
         }
         DI_TRY(check_parts(content, index, "content", false, error));
         last = m;

@@ -210,25 +210,24 @@ static di_status build_tools(const di_json *tools, di_buffer *out, di_error *err
 
 /* tools: in OpenAI's form. */
 static di_status read_choice(di_gen_request *r, const di_json *body, const di_json *tools,
-                             const di_constraint *form, const di_request_env *env,
+                             di_constraint *form, const di_request_env *env,
                              di_error *error) {
     const di_json *choice = di_field(body, "tool_choice");
-    di_grammar_tool_choice kind = DI_GRAMMAR_TOOLS_AUTO;
-    const char *name = NULL;
+    di_tool_choice out = {.kind = DI_GRAMMAR_TOOLS_AUTO};
     DI_TRY(di_field_bool(choice, "disable_parallel_tool_use", &r->one_call, error));
     if (is_type(choice, "none")) {
-        kind = DI_GRAMMAR_TOOLS_NONE;
+        out.kind = DI_GRAMMAR_TOOLS_NONE;
     } else if (is_type(choice, "any") || is_type(choice, "tool")) {
-        kind = DI_GRAMMAR_TOOLS_REQUIRED;
-        if (is_type(choice, "tool")) DI_TRY(di_field_text(choice, "name", &name, error));
-        if (is_type(choice, "tool") && !name) {
+        out.kind = DI_GRAMMAR_TOOLS_REQUIRED;
+        if (is_type(choice, "tool")) DI_TRY(di_field_text(choice, "name", &out.name, error));
+        if (is_type(choice, "tool") && !out.name) {
             return di_field_wrong("tool_choice", "the name of a tool, with the type tool,", error);
         }
     } else if (choice && !is_type(choice, "auto")) {
         return di_field_wrong("tool_choice", "an object whose type is auto, any, tool or none,",
                               error);
     }
-    return di_constraint_end(form, r, tools, kind, name, env, error);
+    return di_constraint_end(form, r, tools, &out, env, error);
 }
 
 /* {"type": "json_schema", "schema": ...} */
@@ -261,7 +260,7 @@ static di_status read_thinking(di_gen_request *r, const di_json *body, di_prompt
                           error);
 }
 
-static di_status read_prompt(di_gen_request *r, const di_json *body, const di_constraint *form,
+static di_status read_prompt(di_gen_request *r, const di_json *body, di_constraint *form,
                              const di_request_env *env, di_arena *arena, di_error *error) {
     const di_json *messages = NULL, *tools = NULL, *given = di_field(body, "tools");
     di_prompt_options options = di_prompt_options_defaults();
@@ -282,7 +281,7 @@ static di_status read_prompt(di_gen_request *r, const di_json *body, const di_co
 }
 
 static di_status read_conversation(di_gen_request *r, const di_json *body,
-                                   const di_constraint *form, const di_request_env *env,
+                                   di_constraint *form, const di_request_env *env,
                                    di_error *error) {
     di_arena arena = DI_ARENA_EMPTY;
     r->dialect = DI_DIALECT_MESSAGES;
@@ -306,17 +305,19 @@ di_status read_messages(di_generation *g, const di_json *body, di_error *error) 
     DI_TRY(read_format(&form, di_field(di_field(body, "output_config"), "format"), "output_config",
                        error));
     DI_TRY(read_format(&form, di_field(body, "output_format"), "output_format", error));
-    DI_TRY(read_conversation(r, body, &form, env, error));
-    return read_check(r, env, error);
+    di_status status = read_conversation(r, body, &form, env, error);
+    di_constraint_deinit(&form);
+    return status == DI_OK ? read_check(r, env, error) : status;
 }
 
 di_status read_count_tokens(di_generation *g, const di_json *body, di_error *error) {
     di_gen_request r = {.n_prompts = 0};
-    const di_constraint none = DI_CONSTRAINT_NONE;
+    di_constraint none = DI_CONSTRAINT_NONE;
     di_status status = read_conversation(&r, body, &none, &g->server->env, error);
     if (status == DI_OK) {
         di_buffer_printf(&g->work_reply, "{\"input_tokens\":%zu}", r.prompts[0].size);
     }
+    di_constraint_deinit(&none);
     di_gen_request_free(&r);
     return status;
 }

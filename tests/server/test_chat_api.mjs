@@ -312,6 +312,31 @@ const user = { role: 'user', content: 'What is 12 + 13?' };
 const called = { role: 'assistant', content: null,
     tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'f', arguments: '{}' } }] };
 
+test('calls that are no list are refused, even where they are empty', async () => {
+    for (const tool_calls of [{}, '', 0, false, 'x', { 0: called.tool_calls[0] }]) {
+        for (const more of [[user], []]) {
+            const r = await chat({ messages: [user, { role: 'assistant', content: '25', tool_calls }, ...more] });
+            assert.equal(r.status, 400, JSON.stringify(tool_calls));
+            assert.equal(r.json.error.param, 'messages[1].tool_calls');
+        }
+    }
+});
+
+test('a completion has a bound of its own', async () => {
+    const never = { logit_bias: { 1: -1000 }, temperature: 0 };
+    const count = async (body) => {
+        const r = await post(server, '/v1/completions', { ...never, ...body });
+        assert.equal(r.status, 200, r.text);
+        assert.equal(r.json.choices[0].finish_reason, 'length');
+        return r.json.usage;
+    };
+    assert.equal((await count({ prompt: 'A fox' })).completion_tokens, 16);
+    assert.equal((await count({ prompt: 'A fox', max_tokens: 20 })).completion_tokens, 20);
+    assert.equal((await count({ prompt: 'A fox', suffix: '', max_tokens: null })).completion_tokens, 16);
+    const ids = Array.from({ length: 4090 }, () => 300); /* of a context of 4096 */
+    assert.equal((await count({ prompt: ids })).completion_tokens, 6);
+});
+
 test('a conversation that leaves no place for an answer', async () => {
     const said = { role: 'assistant', content: '25' };
     for (const messages of [[user, said], [said], [user, called], [user, { ...called, prefix: true }]]) {

@@ -58,6 +58,85 @@ test('behind a thought, and the thought is free', async () => {
     assert.equal(choices[0].thought, message.reasoning_content);
 });
 
+test('a form holds for a beginning and the answer together', async () => {
+    const from = (content) => ({ messages: [...story, { role: 'assistant', content, prefix: true }] });
+    const object = { response_format: { type: 'json_object' } };
+    const animal = { response_format: { type: 'json_schema', json_schema: { name: 'animal', schema } } };
+    let ended = 0;
+    for (const [form, begin] of [[object, '{"a":'], [object, '{\n  "a": [1,2],"b'], [object, '{"ä": "\\u00'],
+        [animal, '{"name":"Ren'], [animal, '{'], [{ guided_choice: ['a fox', 'a crow'] }, 'a c'],
+        [{ regex: '(red|green) [0-9]{3}' }, 'green 1']]) {
+        const body = { ...from(begin), ...form, temperature: 1, seed: 3, n: 4, max_tokens: 300 };
+        const r = await chat(body);
+        assert.equal(r.status, 200, r.text);
+        for (const c of r.json.choices) {
+            if (c.finish_reason !== 'stop') continue;
+            const whole = begin + c.message.content;
+            ended++;
+            if (form === object) assert.equal(typeof JSON.parse(whole), 'object');
+            if (form === animal) checkSchema(JSON.parse(whole));
+            if (form.guided_choice) assert.equal(whole, 'a crow');
+            if (form.regex) assert.match(whole, /^green 1[0-9]{2}$/);
+        }
+    }
+    assert.ok(ended >= 14, `${ended} of 28`);
+    const streamed = await stream(server, '/v1/chat/completions', { ...from('a c'), guided_choice: ['a fox', 'a crow'],
+        thinking: false });
+    assert.equal(joinChat(streamed.events).choices[0].text, 'row');
+    for (const [form, begin] of [[object, '[1'], [object, 'Here it is: {'], [animal, '{"age": 151'],
+        [{ guided_choice: ['a fox'] }, 'a foxes']]) {
+        const r = await chat({ ...from(begin), ...form });
+        assert.equal(r.status, 400, r.text);
+        assert.equal(r.json.error.param, 'messages');
+        assert.match(r.json.error.message, /^messages: the form that is asked for has no text that begins as/);
+    }
+    const whole = await chat({ ...from('a fox'), guided_choice: ['a fox'] });
+    assert.equal(text(whole), '');
+});
+
+test('only some of the tools may be called', async () => {
+    const tools = ['red', 'green', 'blue'].map((name) => ({ name, description: name,
+        parameters: { type: 'object', properties: { n: { type: 'integer' } }, required: ['n'] } }));
+    const names = (list) => list.map((name) => ({ type: 'function', name }));
+    const of = (mode, list) => ({
+        chat: { type: 'allowed_tools', allowed_tools: { mode,
+            tools: list.map((name) => ({ type: 'function', function: { name } })) } },
+        responses: { type: 'allowed_tools', mode, tools: names(list) } });
+    const openai = tools.map((f) => ({ type: 'function', function: f }));
+    const free = await chat({ tools: openai, tool_choice: 'required', temperature: 2, seed: 1 });
+    for (const list of [['blue'], ['green', 'red']]) {
+        const r = await chat({ tools: openai, tool_choice: of('required', list).chat, temperature: 2, seed: 2,
+            n: 8, max_tokens: 200 });
+        assert.equal(r.status, 200, r.text);
+        assert.equal(r.json.usage.prompt_tokens, free.json.usage.prompt_tokens);
+        const called = r.json.choices.flatMap((c) => (c.message.tool_calls ?? []).map((k) => k.function.name));
+        assert.ok(called.length > 0 && called.every((n) => list.includes(n)), JSON.stringify(called));
+        const items = await post(server, '/v1/responses', { input: 'x', reasoning: { effort: 'none' }, temperature: 2,
+            seed: 2, max_output_tokens: 200, tools: tools.map((f) => ({ type: 'function', ...f })),
+            tool_choice: of('required', list).responses });
+        assert.equal(items.status, 200, items.text);
+        const made = items.json.output.filter((o) => o.type === 'function_call').map((o) => o.name);
+        assert.ok(made.length > 0 && made.every((n) => list.includes(n)), JSON.stringify(made));
+    }
+    const asked = { messages: [{ role: 'user', content: 'What is the weather in Paris?' }], temperature: 0,
+        tools: openai.concat([{ type: 'function', function: { name: 'get_weather', description: 'Weather of a city',
+            parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] } } }]) };
+    for (const list of [['get_weather'], ['red']]) {
+        const r = await chat({ ...asked, tool_choice: of('auto', list).chat });
+        assert.equal(r.status, 200, r.text);
+        const calls = r.json.choices[0].message.tool_calls ?? [];
+        assert.ok(calls.every((k) => list.includes(k.function.name)), r.text);
+    }
+    for (const [choice, why] of [[of('auto', ['grey']).chat, /item 0 of allowed_tools is none of the tools/],
+        [of('maybe', ['red']).chat, /a mode, auto or required/], [of('auto', []).chat, /a list of tools/],
+        [{ type: 'allowed_tools' }, /a mode/]]) {
+        const r = await chat({ tools: openai, tool_choice: choice });
+        assert.equal(r.status, 400, r.text);
+        assert.equal(r.json.error.param, 'tool_choice');
+        assert.match(r.json.error.message, why);
+    }
+});
+
 test('the other forms, under their names', async () => {
     const regex = '(red|green) [0-9]{3}', choices = ['a fox', 'a crow'];
     const gbnf = 'root ::= "<" [a-c]+ ">"';
