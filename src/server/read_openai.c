@@ -46,6 +46,21 @@ static di_status read_stream(di_gen_request *r, const di_json *body, di_error *e
     return di_field_bool(options, "include_usage", &r->include_usage, error);
 }
 
+/* A completion has no turn that ends it, so it has a bound where none is given: OpenAI's and vLLM's, or with a
+ * suffix, which only DeepSeek's service takes, that service's. It does not make a prompt too long. */
+static void bound_completion(di_gen_request *r, const di_json *body, const di_request_env *env) {
+    enum { TOKENS = 16, FILL_TOKENS = 4096 };
+    const di_json *suffix = di_field(body, "suffix");
+    int64_t left = env->context;
+    if (r->dialect != DI_DIALECT_COMPLETION || r->max_tokens != 0) return;
+    for (int32_t i = 0; i < r->n_prompts; i++) {
+        int64_t here = env->context - (int64_t)r->prompts[i].size;
+        if (here < left) left = here;
+    }
+    r->max_tokens = suffix && suffix->length > 0 ? FILL_TOKENS : TOKENS;
+    if (left > 0 && left < r->max_tokens) r->max_tokens = left;
+}
+
 /* vLLM's, for measurements: the answer ends by its length, or by a stop text. */
 static di_status read_ignore_eos(di_gen_request *r, const di_json *body, const di_request_env *env,
                                  di_error *error) {
@@ -60,6 +75,7 @@ static di_status read_both(di_generation *g, const di_json *body, di_dialect dia
     const di_request_env *env = &g->server->env;
     DI_TRY(read_unsupported(body, dialect, error));
     DI_TRY(di_openai_read(r, body, dialect, env, error));
+    bound_completion(r, body, env);
     DI_TRY(read_ignore_eos(r, body, env, error));
     DI_TRY(read_stream(r, body, error));
     DI_TRY(di_constraint_read(r, body, env, error));
