@@ -355,11 +355,17 @@ bool chars__matches(const char_dfa *a, const char *text, size_t size) {
         if (length == 0) return false;
         i += length;
         const char_state *s = &a->states[at];
-        at = -1;
-        for (int32_t k = 0; k < s->n_edges && at < 0; k++) {
-            if (s->edges[k].lo <= code && code <= s->edges[k].hi) at = s->edges[k].to;
+        int32_t lo = 0, hi = s->n_edges;
+        while (lo < hi) {
+            int32_t mid = (lo + hi) / 2;
+            if (s->edges[mid].hi < code) {
+                lo = mid + 1;
+            } else {
+                hi = mid;
+            }
         }
-        if (at < 0) return false;
+        if (lo == s->n_edges || s->edges[lo].lo > code) return false;
+        at = s->edges[lo].to;
     }
     return a->states[at].accepting;
 }

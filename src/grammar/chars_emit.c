@@ -154,6 +154,7 @@ int32_t chars__emit_dfa(compiler *c, const char_dfa *a, char_form form, int32_t 
             int32_t to = s->edges[k].to;
             if (done[to]) continue;
             done[to] = true;
+            if (!compiler__spend(c, s->n_edges / 8 + 1)) return PROGRAM_FAIL;
             char_set set = characters_to(c, s, to);
             all = program__split(p, chars__emit_set(c, &set, form, nodes[to]), all);
         }

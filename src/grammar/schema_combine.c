@@ -64,12 +64,14 @@ static bool keeps_tests(schema *s, const string_alt *a, const char *text, size_t
     if (n < a->min || (a->max >= 0 && n > a->max)) return false;
     for (const string_test *t = a->tests; t; t = t->next) {
         const char_dfa *dfa = schema__pattern_dfa(s, t->pattern);
+        if (!compiler__spend(s->c, n + 1)) return false;
         if (!dfa || chars__matches(dfa, text, size) == t->negated) return false;
     }
     return true;
 }
 
 bool schema__string_matches(schema *s, const string_alt *a, const char *text, size_t size) {
+    if (!compiler__spend(s->c, (int64_t)(a->n_literals + size) / 8 + 1)) return false;
     if (a->has_literals && !has_literal(a, text, size)) return false;
     return keeps_tests(s, a, text, size);
 }

@@ -8,9 +8,11 @@ static const di_json none_json = {.type = DI_JSON_FALSE};
 
 /* ---- Where a schema stands ---- */
 
-static bool write_path(di_buffer *out, const di_json *from, const di_json *to) {
+/* *n_seen: values looked at on the way. */
+static bool write_path(di_buffer *out, const di_json *from, const di_json *to, int64_t *n_seen) {
     if (from == to) return true;
     size_t i = 0;
+    ++*n_seen;
     for (const di_json *k = from->first; k; k = k->next, i++) {
         size_t before = out->size;
         di_buffer_putc(out, '/');
@@ -24,7 +26,7 @@ static bool write_path(di_buffer *out, const di_json *from, const di_json *to) {
                 di_buffer_putc(out, k->key[b]);
             }
         }
-        if (write_path(out, k, to)) return true;
+        if (write_path(out, k, to, n_seen)) return true;
         if (!out->failed) out->size = before;
     }
     return false;
@@ -32,7 +34,9 @@ static bool write_path(di_buffer *out, const di_json *from, const di_json *to) {
 
 const char *schema__pointer(schema *s, const di_json *at, const char *keyword) {
     di_buffer out = DI_BUFFER_EMPTY;
-    if (at) write_path(&out, s->root, at);
+    int64_t n_seen = 0;
+    if (at) write_path(&out, s->root, at, &n_seen);
+    compiler__spend(s->c, n_seen * 4); /* that a key is written for each is not seldom */
     if (keyword) di_buffer_printf(&out, "/%s", keyword);
     const char *text = di_arena_strndup(&s->c->arena, out.data ? out.data : "", out.size);
     di_buffer_free(&out);

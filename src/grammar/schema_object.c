@@ -40,6 +40,18 @@ static const string_alt *tested(schema *s, pattern *p, bool negated) {
     return a;
 }
 
+/* Those of "patternProperties", in their order; NULL: failed. An object is read once, but has many names. */
+static pattern **read_patterns(schema *s, const di_json *patterns) {
+    size_t n = 0;
+    pattern **made =
+        compiler__alloc(s->c, (patterns ? patterns->length : 0) + 1, sizeof(pattern *));
+    for (const di_json *k = patterns && made ? patterns->first : NULL; k; k = k->next) {
+        made[n] = schema__pattern(s, k->key, k->key_length, true, schema__pointer(s, k, NULL));
+        if (!made[n++]) return NULL;
+    }
+    return made;
+}
+
 /* Splits every class by one pattern; names that match also satisfy `value`. */
 static int32_t split_classes(schema *s, part_class *classes, int32_t n, pattern *p, int32_t value) {
     const string_alt *in = tested(s, p, false), *out = tested(s, p, true);
@@ -64,17 +76,14 @@ static int32_t split_classes(schema *s, part_class *classes, int32_t n, pattern 
     return n;
 }
 
-static void read_classes(schema *s, const di_json *json, object_alt *a) {
+static void read_classes(schema *s, const di_json *json, pattern *const *made, object_alt *a) {
     const di_json *patterns = di_json_get(json, "patternProperties");
     const di_json *more = di_json_get(json, "additionalProperties");
     const di_json *left = di_json_get(json, "unevaluatedProperties");
     part_class classes[SCHEMA_MAX_NAME_CLASSES + 1] = {{schema__any_string(s), ANY, false}};
     int32_t n = 1;
-    if (!expect(s, json, "patternProperties", patterns, DI_JSON_OBJECT, "must be an object"))
-        return;
     for (const di_json *k = patterns ? patterns->first : NULL; k && n; k = k->next) {
-        pattern *p = schema__pattern(s, k->key, k->key_length, true, schema__pointer(s, k, NULL));
-        n = p ? split_classes(s, classes, n, p, schema__one(s, PART_SCHEMA, k)) : 0;
+        n = split_classes(s, classes, n, *made++, schema__one(s, PART_SCHEMA, k));
     }
     if (left && left->type != DI_JSON_TRUE && has_applicator(json)) {
         schema__fail(s, DI_ERR_UNSUPPORTED, json, "unevaluatedProperties",
@@ -101,14 +110,13 @@ static int32_t value_by_class(schema *s, const object_alt *a, const char *name, 
 }
 
 /* A declared property also satisfies the patterns that its name matches. */
-static int32_t value_by_patterns(schema *s, const di_json *json, const di_json *k) {
+static int32_t value_by_patterns(schema *s, const di_json *json, pattern *const *made,
+                                 const di_json *k) {
     int32_t value = schema__one(s, PART_SCHEMA, k);
     const di_json *patterns = di_json_get(json, "patternProperties");
     for (const di_json *p = patterns ? patterns->first : NULL; p; p = p->next) {
-        pattern *test =
-            schema__pattern(s, p->key, p->key_length, true, schema__pointer(s, p, NULL));
-        const char_dfa *dfa = test ? schema__pattern_dfa(s, test) : NULL;
-        if (!dfa) return NONE;
+        const char_dfa *dfa = schema__pattern_dfa(s, *made++);
+        if (!dfa || !compiler__spend(s->c, (int64_t)k->key_length + 1)) return NONE;
         if (chars__matches(dfa, k->key, k->key_length)) {
             value = schema__both(s, value, schema__one(s, PART_SCHEMA, p));
         }
@@ -124,7 +132,7 @@ static property *find(const object_alt *a, const char *name, size_t size) {
     return NULL;
 }
 
-static void read_properties(schema *s, const di_json *json, object_alt *a) {
+static void read_properties(schema *s, const di_json *json, pattern *const *made, object_alt *a) {
     const di_json *declared = di_json_get(json, "properties");
     const di_json *required = di_json_get(json, "required");
     if (!expect(s, json, "properties", declared, DI_JSON_OBJECT, "must be an object") ||
@@ -137,7 +145,7 @@ static void read_properties(schema *s, const di_json *json, object_alt *a) {
     a->declares = declared && declared->first;
     for (const di_json *k = declared ? declared->first : NULL; k; k = k->next) {
         a->properties[a->n_properties++] =
-            (property){k->key, k->key_length, value_by_patterns(s, json, k), false};
+            (property){k->key, k->key_length, value_by_patterns(s, json, made, k), false};
     }
     for (const di_json *k = required ? required->first : NULL; k; k = k->next) {
         if (k->type != DI_JSON_STRING || !compiler__spend(s->c, a->n_properties / 8 + 1)) {
@@ -205,9 +213,15 @@ static int64_t read_count(schema *s, const di_json *json, const char *keyword, i
 /* NULL also when no object satisfies the keywords. */
 object_alt *schema__read_object(schema *s, const di_json *json) {
     object_alt *a = NEW(s, object_alt);
-    if (!a) return NULL;
-    read_classes(s, json, a);
-    if (s->c->status == DI_OK) read_properties(s, json, a);
+    const di_json *patterns = di_json_get(json, "patternProperties");
+    if (!a ||
+        !expect(s, json, "patternProperties", patterns, DI_JSON_OBJECT, "must be an object")) {
+        return NULL;
+    }
+    pattern *const *made = read_patterns(s, patterns);
+    if (!made) return NULL;
+    read_classes(s, json, made, a);
+    if (s->c->status == DI_OK) read_properties(s, json, made, a);
     read_names(s, json, a);
     a->min = read_count(s, json, "minProperties", 0);
     a->max = read_count(s, json, "maxProperties", -1);

@@ -412,6 +412,22 @@ static void test_hostile_schemas_are_bounded(void **state) {
     di_buffer_puts(&text, "]}");
     bounded("patterns", &text, DI_ERR_LIMIT);
     di_buffer_clear(&text);
+    /* Names by patterns, in many objects: a place in the schema is looked up for a pattern, not for a name. */
+    di_buffer_puts(&text, "{\"allOf\": [");
+    for (int i = 0; i < 12; i++) {
+        di_buffer_printf(&text, "%s{\"type\": \"object\", \"patternProperties\": {", i ? ", " : "");
+        for (int k = 0; k < 8; k++) {
+            di_buffer_printf(&text, "%s\"^k%d\": {\"type\": \"integer\"}", k ? ", " : "", k);
+        }
+        di_buffer_puts(&text, "}, \"properties\": {");
+        for (int k = 0; k < 500; k++) {
+            di_buffer_printf(&text, "%s\"p%d_%d\": {\"type\": \"null\"}", k ? ", " : "", i, k);
+        }
+        di_buffer_puts(&text, "}}");
+    }
+    di_buffer_puts(&text, "]}");
+    bounded("names by patterns", &text, DI_ERR_LIMIT);
+    di_buffer_clear(&text);
     /* Large counts are counted, not copied. */
     di_buffer_puts(
         &text, "{\"type\": \"array\", \"minItems\": 1000000, \"maxItems\": 100000000, \"items\": "
