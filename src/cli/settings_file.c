@@ -71,14 +71,13 @@ static di_status add_member(di_settings *s, const di_verb *verb, const di_json *
     const di_option *option =
         strlen(member->key) == member->key_length ? di_option_find(verb, member->key) : NULL;
     if (!option || option == &di_options[DI_OPT_SETTINGS] || option == &di_options[DI_OPT_HELP]) {
-        return di_fail(error, DI_ERR_USAGE,
-                       "%s:%u: '%.60s' is no option of %s that a file may set", path,
-                       member->line, member->key, verb->name);
+        return di_fail(error, DI_ERR_USAGE, "%s:%u: '%.60s' is no option of %s that a file may set",
+                       path, member->line, member->key, verb->name);
     }
     if (member->type != DI_JSON_ARRAY) return add_value(s, option, member, path, error);
     if (option->type != DI_TYPE_LIST) {
-        return di_fail(error, DI_ERR_USAGE, "%s:%u: %s: one value is needed, not a list",
-                       path, member->line, option->name);
+        return di_fail(error, DI_ERR_USAGE, "%s:%u: %s: one value is needed, not a list", path,
+                       member->line, option->name);
     }
     for (const di_json *item = member->first; item; item = item->next) {
         DI_TRY(add_value(s, option, item, path, error));

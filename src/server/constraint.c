@@ -185,9 +185,10 @@ static di_status compile(di_gen_request *request, di_form_spec spec, const di_re
         di_grammar_release(request->grammar);
         request->grammar = NULL;
     }
-    return di_fail(error, DI_ERR_INVALID,
-                   "messages: the form that is asked for has no text that begins as the last message "
-                   "does");
+    return di_fail(
+        error, DI_ERR_INVALID,
+        "messages: the form that is asked for has no text that begins as the last message "
+        "does");
 }
 
 /* The request's grammar; what cannot be enforced is told by the field it came in, where what is wrong does not
@@ -290,8 +291,8 @@ static di_status read_allowed(const di_json *object, di_tool_choice *out, di_err
     const di_json *from = inner ? inner : object;
     const di_json *mode = di_field(from, "mode"), *tools = di_field(from, "tools");
     bool required = di_json_is_string(mode, "required");
-    if ((!required && !di_json_is_string(mode, "auto")) || !tools ||
-        tools->type != DI_JSON_ARRAY || tools->length == 0) {
+    if ((!required && !di_json_is_string(mode, "auto")) || !tools || tools->type != DI_JSON_ARRAY ||
+        tools->length == 0) {
         return di_field_wrong("tool_choice",
                               "for allowed_tools a mode, auto or required, and a list of tools",
                               error);

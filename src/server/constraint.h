@@ -32,8 +32,9 @@ di_status di_constraint_form(di_constraint *constraint, di_form form, const di_j
 /* Which tools may be called. */
 typedef struct di_tool_choice {
     di_grammar_tool_choice kind;
-    const char *name;       /* with REQUIRED: only this one, or NULL */
-    const di_json *allowed; /* a list of {"name": ...}, also inside of "function": only these, or NULL */
+    const char *name; /* with REQUIRED: only this one, or NULL */
+    const di_json
+        *allowed; /* a list of {"name": ...}, also inside of "function": only these, or NULL */
 } di_tool_choice;
 
 /* What comes of it for the request. Calls of these tools (OpenAI's objects, or the inner ones; NULL: none)

@@ -210,8 +210,7 @@ static di_status build_tools(const di_json *tools, di_buffer *out, di_error *err
 
 /* tools: in OpenAI's form. */
 static di_status read_choice(di_gen_request *r, const di_json *body, const di_json *tools,
-                             di_constraint *form, const di_request_env *env,
-                             di_error *error) {
+                             di_constraint *form, const di_request_env *env, di_error *error) {
     const di_json *choice = di_field(body, "tool_choice");
     di_tool_choice out = {.kind = DI_GRAMMAR_TOOLS_AUTO};
     DI_TRY(di_field_bool(choice, "disable_parallel_tool_use", &r->one_call, error));
@@ -280,9 +279,8 @@ static di_status read_prompt(di_gen_request *r, const di_json *body, di_constrai
     return read_choice(r, body, tools, form, env, error);
 }
 
-static di_status read_conversation(di_gen_request *r, const di_json *body,
-                                   di_constraint *form, const di_request_env *env,
-                                   di_error *error) {
+static di_status read_conversation(di_gen_request *r, const di_json *body, di_constraint *form,
+                                   const di_request_env *env, di_error *error) {
     di_arena arena = DI_ARENA_EMPTY;
     r->dialect = DI_DIALECT_MESSAGES;
     r->n_choices = 1;

@@ -36,7 +36,7 @@ typedef struct di_gen_request {
     di_ids *prompts; /* n_prompts of them; one but in a completion. Each has n_choices answers */
     int32_t n_prompts;
     size_t n_begun; /* tokens at the end of the one prompt that the answer begins with (prefix) */
-    bool thinking; /* as in di_reader_options */
+    bool thinking;  /* as in di_reader_options */
     di_sampling sampling;
     bool has_seed;
     int64_t max_tokens; /* 0: until the end or a full context; -1: none, with scores_prompt */

@@ -136,7 +136,7 @@ struct di_generation {
     di_writer writer;
     bool has_writer, ended, dead;
     const char *cut_for; /* see generation_cut; NULL */
-    int64_t n_choices; /* that count in server->n_open */
+    int64_t n_choices;   /* that count in server->n_open */
     size_t prompt_bytes;
     di_buffer events; /* that came and are not written yet */
     bool done;        /* they are the last */
@@ -183,10 +183,10 @@ struct di_server {
     di_conn *conns;
     int64_t n_conns;
     di_generation *generations;
-    int64_t n_open;      /* answers that wait or are computed */
-    size_t body_bytes;   /* of bodies that are held */
-    size_t prompt_bytes; /* of prompts that wait or are answered */
-    int64_t started;     /* Unix time */
+    int64_t n_open;                     /* answers that wait or are computed */
+    size_t body_bytes;                  /* of bodies that are held */
+    size_t prompt_bytes;                /* of prompts that wait or are answered */
+    int64_t started;                    /* Unix time */
     bool draining, cut, ending, failed; /* cut: answers in progress were ended */
     bool accept_again; /* there was no memory for a connection: libuv waits until it is taken */
     double drain_until;
