@@ -1,0 +1,131 @@
+/* Schemas that are large in one way: many alternatives with the same beginning, many conditions on one
+ * property, many ranges, bounds with many digits. What is taken is written to its end. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/grammar_support.h"
+
+/* {"KEYWORD": [...]} of n alternatives: `item` with every %d the alternative's number (at most three). */
+static char *many(const char *keyword, int n, const char *item) {
+    di_buffer text = DI_BUFFER_EMPTY;
+    di_buffer_printf(&text, "{\"%s\": [", keyword);
+    for (int i = 0; i < n; i++) {
+        if (i) di_buffer_puts(&text, ", ");
+        for (const char *s = item; *s; s++) {
+            if (s[0] == '%' && s[1] == 'd') {
+                di_buffer_printf(&text, "%d", i);
+                s++;
+            } else {
+                di_buffer_putc(&text, *s);
+            }
+        }
+    }
+    di_buffer_puts(&text, "]}");
+    di_buffer_putc(&text, '\0');
+    assert_false(text.failed);
+    return text.data;
+}
+
+static void expect(di_grammar *g, bool taken, const char *text) {
+    di_grammar_matcher *m = di_grammar_matcher_create(g, -1);
+    di_error error = {0};
+    size_t n;
+    di_status status = di_grammar_matcher_advance_bytes(m, text, strlen(text), &n, &error);
+    bool ok = status == DI_OK && di_grammar_matcher_accepting(m);
+    if (status == DI_ERR_LIMIT || ok != taken) {
+        fail_msg("%s is %staken: %s", text, taken ? "not " : "", error.message);
+    }
+    di_grammar_matcher_destroy(m);
+}
+
+/* A grammar of `n` alternatives that takes one text and leaves another, and is sampled to its end. */
+static void expect_many(const char *keyword, int n, const char *item, const char *taken,
+                        const char *left) {
+    char *schema = many(keyword, n, item);
+    di_grammar *g = grammar_of_schema(schema, NULL);
+    expect(g, true, taken);
+    expect(g, false, left);
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        di_buffer out = DI_BUFFER_EMPTY;
+        grammar_sample(g, seed, 2, 300, seed == 1 ? 7 : 0, &out);
+        di_buffer_free(&out);
+    }
+    di_grammar_release(g);
+    free(schema);
+}
+
+#define OBJECT(properties, required)                                                               \
+    "{\"type\": \"object\", \"properties\": {" properties "}, \"required\": [" required            \
+    "], \"additionalProperties\": false}"
+
+static void test_alternatives_with_the_same_beginning(void **state) {
+    (void)state;
+    static const char *const keywords[] = {"anyOf", "oneOf"};
+    for (int i = 0; i < 2; i++) {
+        expect_many(keywords[i], 300,
+                    OBJECT("\"kind\": {\"const\": \"k%d\"}, \"v%d\": {\"type\": \"integer\"}",
+                           "\"kind\", \"v%d\""),
+                    "{\"kind\": \"k299\", \"v299\": 1}", "{\"kind\": \"k299\", \"v298\": 1}");
+        expect_many(keywords[i], 300,
+                    "{\"type\": \"array\", \"prefixItems\": [{\"const\": \"k%d\"}, {\"const\": %d}], "
+                    "\"minItems\": 2, \"items\": false}",
+                    "[\"k7\", 7]", "[\"k7\", 8]");
+        expect_many(keywords[i], 300,
+                    OBJECT("\"a\": " OBJECT("\"b\": {\"const\": %d}", "\"b\""), "\"a\""),
+                    "{\"a\": {\"b\": 123}}", "{\"a\": {\"b\": 300}}");
+    }
+    expect_many("anyOf", 1000,
+                OBJECT("\"name\": {\"type\": \"string\", \"maxLength\": 50}, \"tags\": {\"type\": "
+                       "\"array\", \"items\": {\"type\": \"string\", \"minLength\": 1}, "
+                       "\"maxItems\": 5}, \"x%d\": {\"type\": \"boolean\"}",
+                       "\"name\", \"tags\", \"x%d\""),
+                "{\"name\": \"n\", \"tags\": [\"a\", \"b\"], \"x999\": true}",
+                "{\"name\": \"n\", \"tags\": [\"a\", \"\"], \"x999\": true}");
+}
+
+/* Conditions on one property: each alternative of one contradicts nearly all of the others'. */
+static void test_conditions_on_one_property(void **state) {
+    (void)state;
+    static const char *const tests[] = {
+        "\"properties\": {\"kind\": {\"const\": \"k%d\"}}, \"required\": [\"kind\"]",
+        "\"properties\": {\"kind\": {\"const\": \"k%d\"}}",
+        "\"properties\": {\"kind\": {\"enum\": [\"k%d\", \"other%d\"]}}",
+    };
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        char item[400];
+        snprintf(item, sizeof item,
+                 "{\"if\": {%s}, \"then\": {\"properties\": {\"v%%d\": {\"type\": \"integer\"}}, "
+                 "\"required\": [\"v%%d\"]}}",
+                 tests[i]);
+        char *conditions = many("allOf", 12, item), schema[6000];
+        int n = snprintf(schema, sizeof schema,
+                         "{\"type\": \"object\", \"properties\": {\"kind\": {\"enum\": [\"k0\", \"k1\", "
+                         "\"k2\", \"k3\", \"k4\", \"k11\", \"free\"]}, \"n\": {\"type\": \"string\"}}, "
+                         "\"required\": [\"kind\"], %s",
+                         conditions + 1);
+        assert_in_range(n, 1, sizeof schema - 1);
+        di_grammar *g = grammar_of_schema(schema, NULL);
+        expect(g, true, "{\"kind\": \"k3\", \"n\": \"\", \"v3\": 1}");
+        expect(g, true, "{\"kind\": \"free\"}");
+        expect(g, true, "{\"kind\": \"k11\", \"v11\": 5, \"v3\": \"x\"}");
+        expect(g, false, "{\"kind\": \"k3\", \"v4\": 1}");
+        expect(g, false, "{\"kind\": \"k3\", \"v3\": \"x\"}");
+        expect(g, false, "{\"kind\": \"k12\"}");
+        di_grammar_release(g);
+        free(conditions);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alternatives_with_the_same_beginning),
+        cmocka_unit_test(test_conditions_on_one_property),
+    };
+    return cmocka_run_group_tests(tests, NULL, grammar_vocabulary_done);
+}
