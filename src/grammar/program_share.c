@@ -67,7 +67,8 @@ static void order_rules(sharer *s, int32_t *open) {
         body *b = &s->bodies[rule];
         if (b->seen) {
             n_open--;
-            if (!b->done) s->order[s->n_order++] = rule; /* all that it calls stands in front of it */
+            if (!b->done)
+                s->order[s->n_order++] = rule; /* all that it calls stands in front of it */
             b->done = true;
             continue;
         }
@@ -246,7 +247,8 @@ static void inline_into(sharer *s, int32_t rule, int32_t *open, bool *met) {
         met[at] = true;
         if (p->nodes[at].kind == NODE_CALL && goes_in(s, p->nodes[at].other)) {
             int32_t start = copy_body(s, p->nodes[at].other, p->nodes[at].next);
-            if (start >= 0) p->nodes[at] = (program_node){NODE_SPLIT, true, 0, 0, start, PROGRAM_FAIL};
+            if (start >= 0)
+                p->nodes[at] = (program_node){NODE_SPLIT, true, 0, 0, start, PROGRAM_FAIL};
         }
         const program_node *node = &p->nodes[at];
         int32_t other = called(p, node);

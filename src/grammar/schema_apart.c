@@ -45,9 +45,9 @@ static bool objects_apart(schema *s, const object_alt *a, const object_alt *b, i
 
 /* Says nothing about what lies below the value: its shape is read without reading another's. */
 static bool json_is_simple(schema *s, const di_json *json, int look) {
-    static const char *const scalar[] = {"const",     "enum",        "type",     "minimum",
-                                         "maximum",   "minLength",   "maxLength", "pattern",
-                                         "format",    "title",       "default",  "description",
+    static const char *const scalar[] = {"const",   "enum",      "type",      "minimum",
+                                         "maximum", "minLength", "maxLength", "pattern",
+                                         "format",  "title",     "default",   "description",
                                          "examples"};
     if (json->type != DI_JSON_OBJECT) return true;
     for (const di_json *k = json->first; k; k = k->next) {

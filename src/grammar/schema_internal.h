@@ -200,13 +200,22 @@ char_dfa *schema__string_dfa(schema *s, const string_alt *a);
 char_dfa *schema__pattern_dfa(schema *s, pattern *p);
 string_alt *schema__any_string(schema *s);
 
-/* schema_number.c */
+/* schema_decimal.c */
 const decimal *schema__decimal(schema *s, const di_json *number, const char *keyword);
 int schema__compare(const decimal *a, const decimal *b);
-bool schema__number_is_empty(schema *s, const number_alt *a);
-char_dfa *schema__number_dfa(schema *s, const number_alt *a);
 /* The number as text, in the arena. */
 const char *schema__decimal_text(schema *s, const decimal *d);
+/* An integer lies between the two bounds. By arithmetic: an automaton for each of thousands of pairs of
+ * ranges would take a second. Those of more than 64 digits count too, though none is written. */
+bool schema__holds_an_integer(schema *s, const number_alt *a);
+/* An open bound (lower: `up`) of more digits than a double keeps apart: a number may lie behind it and be
+ * read as the bound itself. What lies behind the result, the middle between the bound as a double and the
+ * next double, cannot. */
+const decimal *schema__open_bound(schema *s, const decimal *bound, bool up);
+
+/* schema_number.c */
+bool schema__number_is_empty(schema *s, const number_alt *a);
+char_dfa *schema__number_dfa(schema *s, const number_alt *a);
 
 /* schema_emit.c: a value of the conjunction, then next. */
 int32_t schema__emit(schema *s, int32_t conjunction, int32_t next);
