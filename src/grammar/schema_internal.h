@@ -173,6 +173,9 @@ bool schema__values_apart(schema *s, int32_t a, int32_t b);
 const shape *schema__read(schema *s, const part *p);
 /* schema_object.c: what the keywords of objects say. */
 object_alt *schema__read_object(schema *s, const di_json *json);
+/* The same objects, where names that classes list as constants are properties: these come once. NULL:
+ * failed. */
+const object_alt *schema__listed_names(schema *s, const object_alt *a);
 /* schema_ref.c: the schema that a $ref names, or NULL: failed. */
 const di_json *schema__resolve(schema *s, const di_json *ref);
 /* The same, without a failure. */
