@@ -267,6 +267,9 @@ static void inline_rules(sharer *s, int32_t *open, bool *met) {
     s->order[s->n_order++] = 0;
     s->bodies[0].done = false;
     for (int32_t i = 0; i < s->n_order && !s->failed; i++) inline_into(s, s->order[i], open, met);
+    for (int32_t i = 0; i < s->p->n_rules; i++) { /* nobody calls these any more */
+        if (s->bodies[i].done || !s->bodies[i].seen) s->p->rules[i].start = PROGRAM_FAIL;
+    }
 }
 
 static int32_t *numbers(int32_t n) { return calloc((size_t)n + 1, sizeof(int32_t)); }
