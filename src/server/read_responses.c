@@ -65,15 +65,16 @@ static void join(const di_json *content, di_buffer *out) {
 }
 
 /* The parts of a user's or system's message: input_text is text, images stay what they are. */
-static di_status build_content(const di_json *content, int index, di_buffer *out, di_error *error) {
+static di_status build_content(const di_json *content, int index, const char *field, di_buffer *out,
+                               di_error *error) {
     int n = 0;
     if (content && content->type == DI_JSON_STRING) {
         di_json_write(out, content);
         return DI_OK;
     }
     if (!content || content->type != DI_JSON_ARRAY) {
-        return di_fail(error, DI_ERR_INVALID,
-                       "input[%d].content: a text or a list of parts is needed", index);
+        return di_fail(error, DI_ERR_INVALID, "input[%d].%s: a text or a list of parts is needed",
+                       index, field);
     }
     di_buffer_putc(out, '[');
     for (const di_json *p = content->first; p; p = p->next) {
@@ -82,7 +83,7 @@ static di_status build_content(const di_json *content, int index, di_buffer *out
         bool is_text = is_type(p, "input_text") || is_type(p, "output_text") || is_type(p, "text");
         if (!is_text || !text || text->type != DI_JSON_STRING) {
             return di_fail(error, DI_ERR_UNSUPPORTED,
-                           "input[%d].content: only parts of text are supported", index);
+                           "input[%d].%s: only parts of text are supported", index, field);
         }
         di_build_next(out, &n);
         di_buffer_puts(out, "{\"type\":\"text\"");
@@ -110,7 +111,7 @@ static di_status add_message(builder *b, const di_json *item, int index, di_erro
     close_assistant(b);
     di_build_next(b->out, &b->n);
     di_buffer_printf(b->out, "{\"role\":\"%s\",\"content\":", i == 0 ? "user" : "system");
-    DI_TRY(build_content(di_field(item, "content"), index, b->out, error));
+    DI_TRY(build_content(di_field(item, "content"), index, "content", b->out, error));
     di_buffer_putc(b->out, '}');
     return DI_OK;
 }
@@ -124,6 +125,9 @@ static di_status need_text(const di_json *item, const char *key, int index, di_e
 static di_status add_call(builder *b, const di_json *item, int index, di_error *error) {
     int n = 0, members = 1;
     DI_TRY(need_text(item, "name", index, error));
+    if (di_field(item, "name")->length == 0) {
+        return di_fail(error, DI_ERR_INVALID, "input[%d].name: it is empty", index);
+    }
     DI_TRY(need_text(item, "arguments", index, error));
     DI_TRY(need_text(item, "call_id", index, error));
     b->open = true;
@@ -145,7 +149,7 @@ static di_status add_result(builder *b, const di_json *item, int index, di_error
     di_buffer_puts(b->out, "{\"role\":\"tool\"");
     di_build_member(b->out, &n, "tool_call_id", di_field(item, "call_id"));
     di_buffer_puts(b->out, ",\"content\":");
-    DI_TRY(build_content(di_field(item, "output"), index, b->out, error));
+    DI_TRY(build_content(di_field(item, "output"), index, "output", b->out, error));
     di_buffer_putc(b->out, '}');
     return DI_OK;
 }
@@ -409,6 +413,7 @@ di_status read_responses(di_generation *g, const di_json *body, di_error *error)
     DI_TRY(di_openai_read_sampling(r, body, env, error));
     DI_TRY(di_openai_read_stops(r, body, "stop", error));
     DI_TRY(di_field_bool(body, "stream", &r->stream, error));
+    DI_TRY(read_unsupported(body, DI_DIALECT_RESPONSES, error));
     DI_TRY(check_supported(body, error));
     DI_TRY(di_constraint_read(r, body, env, error));
     di_status status = read_prompt(g, body, &arena, error);

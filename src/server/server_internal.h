@@ -188,6 +188,7 @@ struct di_server {
     char read_buffer[65536];
     char date[64];
     int64_t date_of;
+    uint64_t n_log_lost; /* lines that nobody took, and that were not told of */
 };
 
 void server_log(di_server *server, const char *level, const char *format, ...)
