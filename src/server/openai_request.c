@@ -138,10 +138,10 @@ static di_status read_logprobs(di_gen_request *request, const di_json *body, di_
 
 /* ---- A conversation ---- */
 
-static di_status read_effort(di_gen_request *request, const di_json *object, const char *key,
-                             di_prompt_options *out, di_error *error) {
+di_status di_openai_read_effort(di_gen_request *request, const di_json *body, const char *key,
+                                di_prompt_options *out, di_error *error) {
     const char *text = NULL;
-    DI_TRY(di_field_text(object, key, &text, error));
+    DI_TRY(di_field_text(body, key, &text, error));
     return text ? di_gen_request_copy(request, text, strlen(text), &out->effort, error) : DI_OK;
 }
 
@@ -149,16 +149,13 @@ static di_status read_effort(di_gen_request *request, const di_json *object, con
  * chat_template_kwargs. */
 static di_status read_thinking(di_gen_request *request, const di_json *body, di_prompt_options *out,
                                di_error *error) {
-    const di_json *kwargs = di_field(body, "chat_template_kwargs");
     const di_json *thinking = di_field(body, "thinking");
-    if (kwargs && kwargs->type != DI_JSON_OBJECT) {
-        return di_field_wrong("chat_template_kwargs", "an object", error);
-    }
-    DI_TRY(di_field_bool(kwargs, "enable_thinking", &out->thinking, error));
-    DI_TRY(di_field_bool(kwargs, "thinking", &out->thinking, error));
-    DI_TRY(di_field_bool(kwargs, "drop_thinking", &out->drop_thinking, error));
-    DI_TRY(read_effort(request, kwargs, "reasoning_effort", out, error));
-    DI_TRY(read_effort(request, body, "reasoning_effort", out, error));
+    DI_TRY(di_field_bool(body, "chat_template_kwargs.enable_thinking", &out->thinking, error));
+    DI_TRY(di_field_bool(body, "chat_template_kwargs.thinking", &out->thinking, error));
+    DI_TRY(di_field_bool(body, "chat_template_kwargs.drop_thinking", &out->drop_thinking, error));
+    DI_TRY(
+        di_openai_read_effort(request, body, "chat_template_kwargs.reasoning_effort", out, error));
+    DI_TRY(di_openai_read_effort(request, body, "reasoning_effort", out, error));
     if (!thinking || di_json_bool(thinking, &out->thinking)) return DI_OK;
     const di_json *type = di_field(thinking, "type");
     out->thinking = di_json_is_string(type, "enabled") || di_json_is_string(type, "adaptive");
