@@ -81,6 +81,8 @@ static void log_cache(const di_generation *g, int64_t n_prompt, int64_t n_cached
     if (r->n_turns > 0) {
         di_buffer_printf(line, " turns_known=%d/%d", r->n_known_turns, r->n_turns);
     }
+    /* And why a later one will not know this. */
+    if (g->writer.let_go) di_buffer_puts(line, " turn_kept=too_large");
 }
 
 static void log_generation(const di_generation *g, di_buffer *line) {
