@@ -190,6 +190,8 @@ struct di_server {
     int64_t date_of;
 };
 
+/* What is told of a name that is none of the model's here, and the one that is. */
+void server_unknown_model(const di_server *server, const char *name, char *out, size_t size);
 void server_log(di_server *server, const char *level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* One line for an answered request. g NULL: it was no generation. */
