@@ -277,7 +277,7 @@ static di_status read_thinking(di_gen_request *r, const di_json *body, di_prompt
 static di_status read_prompt(di_gen_request *r, const di_json *body, const di_constraint *form,
                              const di_request_env *env, di_arena *arena, di_error *error) {
     const di_json *messages = NULL, *tools = NULL, *given = di_field(body, "tools");
-    di_prompt_options options = di_prompt_options_defaults();
+    di_prompt_options options = di_openai_prompt_options(r);
     di_buffer text = DI_BUFFER_EMPTY;
     DI_TRY(read_thinking(r, body, &options, error));
     di_status status = build_messages(body, &text, error);

@@ -111,7 +111,7 @@ static di_status read_prompt(di_generation *g, const di_json *body, di_arena *ar
                              di_error *error) {
     di_gen_request *r = &g->work_request;
     const di_json *past, *messages = NULL, *tools = NULL, *given = di_field(body, "tools");
-    di_prompt_options options = di_prompt_options_defaults();
+    di_prompt_options options = di_openai_prompt_options(r);
     di_buffer text = DI_BUFFER_EMPTY;
     const char *summary = NULL;
     DI_TRY(di_openai_read_effort(r, body, "reasoning.effort", &options, error));

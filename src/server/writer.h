@@ -40,8 +40,8 @@ typedef struct di_writer {
     int64_t created;
     const char *model; /* the name that was asked for, or the server's */
     size_t model_size;
-    bool whole;  /* all of it is needed in the end: it goes out as one, or at the end again */
-    bool keep;   /* all of it is kept: for that, or to be known again as a turn that called tools; */
+    bool whole; /* all of it is needed in the end: it goes out as one, or at the end again */
+    bool keep;  /* all of it is kept: for that, or to be known again as a turn that called tools; */
     size_t kept; /* bytes of it */
     bool let_go; /* of what was kept for a turn alone: it became too large */
     bool builds; /* pieces are made: for a stream, or to build items of */

@@ -271,6 +271,32 @@ test('impossible values are named', async () => {
     }
 });
 
+test("two of DeepSeek's names stand for a mode, unless the request speaks of it", async () => {
+    const messages = [{ role: 'user', content: 'What is 12 + 13?' }];
+    const thinks = async (where, body) => {
+        const r = await post(server, where, { max_tokens: 100, messages, temperature: 0, ...body });
+        assert.equal(r.status, 200, r.text);
+        if (where === '/v1/messages') return r.json.content[0].type === 'thinking';
+        if (where === '/v1/responses') return r.json.output[0].type === 'reasoning';
+        return r.json.choices[0].message.reasoning_content != null;
+    };
+    const chats = '/v1/chat/completions', model = 'deepseek-chat';
+    for (const where of [chats, '/v1/messages', '/v1/responses']) {
+        const o = where === '/v1/responses' ? { input: messages } : {};
+        assert.equal(await thinks(where, { ...o, model }), false, where);
+        assert.equal(await thinks(where, { ...o, model: 'deepseek-reasoner' }), true, where);
+        assert.equal(await thinks(where, { ...o, model: 'deepseek-flash' }), true, where);
+    }
+    assert.equal(await thinks(chats, { model, thinking: { type: 'enabled' } }), true);
+    assert.equal(await thinks(chats, { model, reasoning_effort: 'low' }), true);
+    assert.equal(await thinks(chats, { model, reasoning_effort: 'none' }), false);
+    assert.equal(await thinks(chats, { model, chat_template_kwargs: { thinking: true } }), true);
+    assert.equal(await thinks(chats, { reasoning_effort: 'low', chat_template_kwargs: { thinking: false } }), false);
+    assert.equal(await thinks(chats, { model: 'deepseek-reasoner', thinking: { type: 'disabled' } }), false);
+    assert.equal(await thinks('/v1/responses', { input: messages, model, reasoning: { effort: 'low' } }), true);
+    assert.equal(await thinks('/v1/messages', { model, thinking: { type: 'adaptive' } }), true);
+});
+
 test('what is within an object is named with it', async () => {
     const messages = [{ role: 'user', content: 'Hi' }];
     for (const [where, body, field] of [
@@ -523,6 +549,10 @@ test('wrong conversations, models, paths, methods and types', async () => {
     assert.equal(other.status, 404);
     assert.equal(other.json.error.code, 'model_not_found');
     for (const model of ['demo', 'deepseek-flash']) assert.equal((await chat({ model })).status, 200);
+    const asked = await (await fetch(server.base + '/v1/models/gpt-4o')).json();
+    const told = await chat({ model: 'gpt-4o' });
+    assert.equal(asked.error.message, 'The model `gpt-4o` does not exist; here it is called `demo`.');
+    assert.equal(told.json.error.message, asked.error.message);
     assert.equal((await post(server, '/v1/nothing', {})).status, 404);
     const get = await fetch(server.base + '/v1/chat/completions');
     assert.equal(get.status, 405);
