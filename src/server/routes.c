@@ -111,7 +111,8 @@ static void handle_metrics(di_conn *conn) {
     di_runner_stats stats = di_runner_get_stats(server->runner);
     di_metrics_write(&server->metrics, &stats.metrics, &stats.engine,
                      server->options.metrics_prefix, server->options.models[0], &body);
-    if (di_process_stats_read(&server->process)) di_metrics_write_process(&server->process, &body);
+    if (di_process_stats_read(&server->process, server->n_conns))
+        di_metrics_write_process(&server->process, &body);
     conn_respond(conn, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
