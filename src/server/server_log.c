@@ -111,8 +111,10 @@ void server_log_request(di_server *server, di_conn *conn, const di_generation *g
     di_buffer line = DI_BUFFER_EMPTY;
     if (!server->options.log || !server->options.log_requests) return;
     begin_line(&line, conn->status >= 500 ? "error" : "info");
-    di_buffer_printf(&line, "event=request id=%s route=%s status=%d", conn->request_id,
-                     conn->route ? conn->route->path : "-", conn->status);
+    di_buffer_printf(&line, "event=request id=%s route=%s", conn->request_id,
+                     conn->route ? conn->route->path : "-");
+    if (conn->unknown[0]) di_buffer_printf(&line, " path=%s", conn->unknown);
+    di_buffer_printf(&line, " status=%d", conn->status);
     if (g && g->has_writer && g->job) log_generation(g, &line);
     di_buffer_printf(&line, " bytes=%" PRIu64 " total_s=%.4f", conn->n_sent,
                      di_clock() - conn->begun);
