@@ -105,6 +105,7 @@ static di_status read_forms(di_constraint *c, const di_json *body, di_error *err
         {NULL, "json_schema", DI_FORM_SCHEMA},
         {NULL, "structural_tag", -1},
     };
+    const di_json *vllm = di_field(body, "structured_outputs");
     DI_TRY(read_format(c, di_field(body, "response_format"), "response_format", error));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const di_json *in = fields[i].outer ? di_field(body, fields[i].outer) : body;
@@ -114,24 +115,29 @@ static di_status read_forms(di_constraint *c, const di_json *body, di_error *err
         DI_TRY(read_others(c, in, fields[i].outer ? fields[i].outer : fields[i].key, fields[i].key,
                            fields[i].kind, error));
     }
+    bool said = c->field && strcmp(c->field, "structured_outputs") == 0;
+    if (vllm && !said && !di_field(vllm, "json_object")) { /* which may be false */
+        return di_field_wrong("structured_outputs",
+                              "one of json, regex, choice, grammar and json_object", error);
+    }
     return read_format(c, di_field(di_field(body, "text"), "format"), "text", error);
 }
 
 /* ---- Tools ---- */
 
-/* The token that begins a call is never sampled. */
-static di_status forbid_calls(di_gen_request *request, const di_request_env *env, di_error *error) {
+di_status di_constraint_forbid(di_gen_request *request, const char *token,
+                               const di_request_env *env, di_error *error) {
     di_sampling *s = &request->sampling;
-    int32_t marker = di_tokenizer_added_id(env->tokenizer, "｜DSML｜");
-    if (marker < 0) return DI_OK; /* such a model has no calls */
+    int32_t id = di_tokenizer_added_id(env->tokenizer, token);
+    if (id < 0) return DI_OK; /* such a model does not say it */
     di_token_bias *biases =
         di_arena_calloc(&request->arena, (size_t)s->n_biases + 1, sizeof *biases);
     if (!biases) return di_fail(error, DI_ERR_MEMORY, "out of memory: logit biases");
     int32_t n = 0;
     for (int32_t i = 0; i < s->n_biases; i++) {
-        if (s->biases[i].token != marker) biases[n++] = s->biases[i];
+        if (s->biases[i].token != id) biases[n++] = s->biases[i];
     }
-    biases[n++] = (di_token_bias){marker, -1000};
+    biases[n++] = (di_token_bias){id, -1000};
     s->biases = biases;
     s->n_biases = n;
     return di_sampling_check(s, env->vocab_size, error);
@@ -177,7 +183,9 @@ di_status di_constraint_end(const di_constraint *c, di_gen_request *request, con
         return di_fail(error, DI_ERR_INVALID, "tool_choice: there are no tools to choose from");
     }
     if (some) DI_TRY(any_strict(tools, &strict, error));
-    if (some && choice == DI_GRAMMAR_TOOLS_NONE) DI_TRY(forbid_calls(request, env, error));
+    if (some && choice == DI_GRAMMAR_TOOLS_NONE) {
+        DI_TRY(di_constraint_forbid(request, "｜DSML｜", env, error)); /* it begins a call */
+    }
     if (!some || choice == DI_GRAMMAR_TOOLS_NONE) {
         return c->field ? take(request, &c->form, env, c->field, error) : DI_OK;
     }

@@ -38,4 +38,8 @@ di_status di_constraint_end(const di_constraint *constraint, di_gen_request *req
                             const di_json *tools, di_grammar_tool_choice choice, const char *name,
                             const di_request_env *env, di_error *error);
 
+/* An added token, by its text, that is never sampled unless a form leaves no other. */
+di_status di_constraint_forbid(di_gen_request *request, const char *token,
+                               const di_request_env *env, di_error *error);
+
 #endif

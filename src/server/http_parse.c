@@ -176,15 +176,22 @@ static int read_framing(http_head *out, const char **why) {
     return 0;
 }
 
-/* Whether a list of words, separated by commas, has this one. */
 static bool has_word(http_text list, const char *word) {
-    if (!list.data) return false;
     const char *at = list.data, *end = list.data + list.size;
     while (at < end) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
         const char *stop = comma ? comma : end;
         if (is_word(trim(at, stop), word)) return true;
         at = stop + 1;
+    }
+    return false;
+}
+
+/* Whether one of the words behind Connection is this. The list may stand in several lines. */
+static bool connection_says(const http_head *head, const char *word) {
+    for (int i = 0; i < head->n_headers; i++) {
+        const http_header *h = &head->headers[i];
+        if (is_word(h->name, "connection") && has_word(h->value, word)) return true;
     }
     return false;
 }
@@ -202,9 +209,8 @@ static int read_meaning(http_head *out, const char **why) {
                        (host.size > 0 && strncasecmp(named.data, host.data, host.size) != 0))) {
         return refuse(400, "the host of the request target is not that of the Host header", why);
     }
-    http_text connection = http_get(out, "connection");
     out->keep_alive =
-        out->minor == 1 ? !has_word(connection, "close") : has_word(connection, "keep-alive");
+        !connection_says(out, "close") && (out->minor == 1 || connection_says(out, "keep-alive"));
     out->expects_continue = out->minor == 1 && is_word(http_get(out, "expect"), "100-continue");
     return read_framing(out, why);
 }

@@ -236,7 +236,12 @@ static di_status check_messages(const di_gen_request *request, const di_json *me
     size_t index = 0;
     bool prefix = false, open = false;
     for (const di_json *m = messages->first; m; m = m->next, index++) {
-        DI_TRY(check_parts(di_field(m, "content"), index, "content", false, error));
+        const di_json *content = di_field(m, "content");
+        if (!content && di_json_is_string(di_field(m, "role"), "user")) {
+            return di_fail(error, DI_ERR_INVALID,
+                           "messages[%zu].content: a text or a list of parts is needed", index);
+        }
+        DI_TRY(check_parts(content, index, "content", false, error));
         last = m;
     }
     if (!di_json_is_string(di_field(last, "role"), "assistant")) return DI_OK;

@@ -68,6 +68,19 @@ static void build_assistant(const di_json *content, bool open, di_buffer *out) {
     di_buffer_free(&thought);
 }
 
+/* Which member of a call or a result is not there, by which the one belongs to the other; or NULL. */
+static const char *missing_text(const di_json *block) {
+    static const char *const needed[][2] = {{"tool_use", "id"},
+                                            {"tool_use", "name"},
+                                            {"tool_result", "tool_use_id"}};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        const di_json *text = di_field(block, needed[i][1]);
+        if (!is_type(block, needed[i][0])) continue;
+        if (!text || text->type != DI_JSON_STRING || text->length == 0) return needed[i][1];
+    }
+    return NULL;
+}
+
 /* Blocks that would be lost in silence are refused, by their place: `where` is the list's. */
 static di_status check_blocks(const char *where, const di_json *content, const char *const *known,
                               di_error *error);
@@ -76,8 +89,8 @@ static di_status check_block(const char *where, int at, const di_json *b, const 
                              di_error *error) {
     static const char *const of_results[] = {"text", "image", NULL};
     static const char *const texts[] = {"text", "thinking"}; /* type and member */
-    const di_json *type = di_field(b, "type"), *name = di_field(b, "name");
-    const di_json *input = di_field(b, "input"), *content = di_field(b, "content");
+    const di_json *type = di_field(b, "type"), *input = di_field(b, "input");
+    const di_json *content = di_field(b, "content");
     while (*known && !is_type(b, *known)) known++;
     if (!*known) {
         return di_fail(error, DI_ERR_INVALID,
@@ -96,8 +109,10 @@ static di_status check_block(const char *where, int at, const di_json *b, const 
         snprintf(place, sizeof place, "%s[%d].%s", where, at, texts[i]);
         DI_TRY(di_chat_check_text(place, text->text, text->length, error));
     }
-    if (is_type(b, "tool_use") && (!name || name->type != DI_JSON_STRING)) {
-        return di_fail(error, DI_ERR_INVALID, "%s[%d].name: a string is needed", where, at);
+    const char *missing = missing_text(b);
+    if (missing) {
+        return di_fail(error, DI_ERR_INVALID, "%s[%d].%s: a string, not empty, is needed", where,
+                       at, missing);
     }
     if (is_type(b, "tool_use") && input && input->type != DI_JSON_OBJECT) {
         return di_fail(error, DI_ERR_INVALID, "%s[%d].input: an object is needed", where, at);
@@ -313,6 +328,7 @@ static di_status read_conversation(di_gen_request *r, const di_json *body,
 di_status read_messages(di_generation *g, const di_json *body, di_error *error) {
     di_gen_request *r = &g->work_request;
     const di_request_env *env = &g->server->env;
+    DI_TRY(read_unsupported(body, DI_DIALECT_MESSAGES, error));
     DI_TRY(di_field_int(body, "max_tokens", 1, 1 << 30, &r->max_tokens, error));
     if (r->max_tokens == 0) return di_field_wrong("max_tokens", "a whole number", error);
     DI_TRY(di_openai_read_sampling(r, body, env, error));

@@ -41,11 +41,21 @@ static di_status read_stream(di_gen_request *r, const di_json *body, di_error *e
     return di_fail(error, DI_ERR_INVALID, "stream_options: needs stream true");
 }
 
+/* vLLM's, for measurements: the answer ends by its length, or by a stop text. */
+static di_status read_ignore_eos(di_gen_request *r, const di_json *body, const di_request_env *env,
+                                 di_error *error) {
+    bool ignore = false;
+    DI_TRY(di_field_bool(body, "ignore_eos", &ignore, error));
+    return ignore ? di_constraint_forbid(r, "<｜end▁of▁sentence｜>", env, error) : DI_OK;
+}
+
 static di_status read_both(di_generation *g, const di_json *body, di_dialect dialect,
                            di_error *error) {
     di_gen_request *r = &g->work_request;
     const di_request_env *env = &g->server->env;
+    DI_TRY(read_unsupported(body, dialect, error));
     DI_TRY(di_openai_read(r, body, dialect, env, error));
+    DI_TRY(read_ignore_eos(r, body, env, error));
     DI_TRY(read_stream(r, body, error));
     DI_TRY(di_constraint_read(r, body, env, error));
     return read_check(r, env, error);

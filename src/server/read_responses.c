@@ -183,6 +183,7 @@ di_status read_responses(di_generation *g, const di_json *body, di_error *error)
     DI_TRY(di_openai_read_sampling(r, body, env, error));
     DI_TRY(di_openai_read_stops(r, body, "stop", error));
     DI_TRY(di_field_bool(body, "stream", &r->stream, error));
+    DI_TRY(read_unsupported(body, DI_DIALECT_RESPONSES, error));
     DI_TRY(check_supported(body, error));
     DI_TRY(di_constraint_read(r, body, env, error));
     di_status status = read_prompt(g, body, &arena, error);

@@ -211,6 +211,9 @@ static di_status need_text(const builder *b, const di_json *item, const char *ke
 static di_status add_call(builder *b, const di_json *item, di_error *error) {
     int n = 0, members = 1;
     DI_TRY(need_text(b, item, "name", error));
+    if (di_field(item, "name")->length == 0) {
+        return di_fail(error, DI_ERR_INVALID, "%s.name: it is empty", b->where);
+    }
     DI_TRY(need_text(b, item, "arguments", error));
     DI_TRY(need_text(b, item, "call_id", error));
     open_assistant(b);

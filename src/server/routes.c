@@ -199,6 +199,8 @@ static const di_route routes[] = {
     {"GET", "/v1/models", handle_models, false, DI_DIALECT_CHAT},
     {"GET", "/models", handle_models, false, DI_DIALECT_CHAT},
     {"GET", "/v1/models/", handle_model, false, DI_DIALECT_CHAT},
+    {"GET", "/anthropic/v1/models", handle_models, false, DI_DIALECT_MESSAGES},
+    {"GET", "/anthropic/v1/models/", handle_model, false, DI_DIALECT_MESSAGES},
     {"POST", "/v1/chat/completions", handle_chat, false, DI_DIALECT_CHAT},
     {"POST", "/chat/completions", handle_chat, false, DI_DIALECT_CHAT},
     {"POST", "/beta/chat/completions", handle_chat, false, DI_DIALECT_CHAT},

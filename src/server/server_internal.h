@@ -191,6 +191,7 @@ struct di_server {
     char read_buffer[65536];
     char date[64];
     int64_t date_of;
+    uint64_t n_log_lost; /* lines that nobody took, and that were not told of */
 };
 
 /* What is told of a name that is none of the model's here, and the one that is. */

@@ -1,6 +1,7 @@
 /* What an operator reads: lines of key=value on stderr, with the priorities that journald knows when it
  * listens. */
 #include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,13 +24,34 @@ static void begin_line(di_buffer *line, const char *level) {
     di_buffer_printf(line, "time=%s.%03ldZ level=%s ", text, now.tv_nsec / 1000000, level);
 }
 
+/* Whether a line can be written at once. Who reads them may have stopped (a pager, a log collector that is
+ * stuck): the loop must not wait for him, for all clients would. A pipe with room takes 4 KiB in one go, and no
+ * line is so long; a file always has room, and what is broken fails at once. */
+static bool takes_line(FILE *log) {
+    struct pollfd one = {.fd = fileno(log), .events = POLLOUT};
+    return one.fd < 0 || (poll(&one, 1, 0) == 1 && one.revents != 0);
+}
+
 static void end_line(di_server *server, di_buffer *line) {
     di_buffer_putc(line, '\n');
-    if (!line->failed) {
+    if (line->failed || !takes_line(server->options.log)) {
+        server->n_log_lost++;
+    } else {
         fwrite(line->data, 1, line->size, server->options.log);
         fflush(server->options.log);
     }
     di_buffer_free(line);
+}
+
+/* Of lines that were lost the next one tells. */
+static void tell_lost(di_server *server) {
+    di_buffer line = DI_BUFFER_EMPTY;
+    uint64_t n = server->n_log_lost;
+    if (n == 0 || !takes_line(server->options.log)) return;
+    server->n_log_lost = 0;
+    begin_line(&line, "warn");
+    di_buffer_printf(&line, "event=log_lost lines=%" PRIu64, n);
+    end_line(server, &line);
 }
 
 void server_log(di_server *server, const char *level, const char *format, ...) {
@@ -40,6 +62,7 @@ void server_log(di_server *server, const char *level, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    tell_lost(server);
     begin_line(&line, level);
     di_buffer_puts(&line, text);
     end_line(server, &line);
@@ -110,6 +133,7 @@ static void log_generation(const di_generation *g, di_buffer *line) {
 void server_log_request(di_server *server, di_conn *conn, const di_generation *g) {
     di_buffer line = DI_BUFFER_EMPTY;
     if (!server->options.log || !server->options.log_requests) return;
+    tell_lost(server);
     begin_line(&line, conn->status >= 500 ? "error" : "info");
     di_buffer_printf(&line, "event=request id=%s route=%s", conn->request_id,
                      conn->route ? conn->route->path : "-");

@@ -6,31 +6,46 @@
 #include "server/token_json.h"
 #include "server/writer.h"
 
-/* Tokens in the older form. Top tokens are members of an object by their text: where two have the
- * same, as parts of characters do, the likelier one stands. */
-static void write_top(const di_writer *w, const char *records, int32_t n, di_buffer *out) {
-    di_buffer names = DI_BUFFER_EMPTY;
-    di_buffer_putc(out, '{');
-    for (int32_t i = 0; i < n; i++) {
-        di_top_token top;
-        di_buffer name = DI_BUFFER_EMPTY;
-        memcpy(&top, records + (size_t)i * sizeof top, sizeof top);
-        di_write_token(&name, w->tokenizer, top.id);
-        di_buffer_putc(&name, '\n'); /* cannot stand in a JSON string */
-        bool again = names.size > 0 && name.size > 0 &&
-                     memmem(names.data, names.size, name.data, name.size) != NULL;
-        if (!again && !name.failed) {
-            di_buffer_append(&names, name.data, name.size);
-            if (i > 0) di_buffer_putc(out, ',');
-            di_buffer_append(out, name.data, name.size - 1);
-            di_buffer_putc(out, ':');
-            di_write_logprob(out, top.logprob);
-        }
-        di_buffer_free(&name);
+/* A member of an object of top tokens, unless there is one of its name. names: of those before, each
+ * between newlines, which cannot stand in a JSON string. */
+static void put_top(const di_writer *w, int32_t id, float logprob, di_buffer *names,
+                    di_buffer *out) {
+    di_buffer name = DI_BUFFER_EMPTY;
+    if (names->size == 0) di_buffer_putc(names, '\n');
+    di_buffer_putc(&name, '\n');
+    di_write_token(&name, w->tokenizer, id);
+    di_buffer_putc(&name, '\n');
+    if (name.failed || names->failed) {
+        out->failed = true;
+    } else if (!memmem(names->data, names->size, name.data, name.size)) {
+        if (names->size > 1) di_buffer_putc(out, ',');
+        di_buffer_append(names, name.data + 1, name.size - 1);
+        di_buffer_append(out, name.data + 1, name.size - 2);
+        di_buffer_putc(out, ':');
+        di_write_logprob(out, logprob);
     }
-    if (names.failed) out->failed = true;
-    di_buffer_free(&names);
+    di_buffer_free(&name);
+}
+
+/* Tokens in the older form. Top tokens are members of an object by their text: where two have the
+ * same, as parts of characters do, the likelier one stands. The token itself is always among them; what
+ * was not predicted, the first of a prompt, has none. */
+static void write_top(const di_writer *w, const di_token_record *t, const char *records,
+                      di_buffer *out) {
+    di_buffer names = DI_BUFFER_EMPTY;
+    if (t->n_top == 0) {
+        di_buffer_puts(out, "null");
+        return;
+    }
+    di_buffer_putc(out, '{');
+    for (int32_t i = 0; i < t->n_top; i++) {
+        di_top_token top;
+        memcpy(&top, records + (size_t)i * sizeof top, sizeof top);
+        put_top(w, top.id, top.logprob, &names, out);
+    }
+    put_top(w, t->id, t->logprob, &names, out);
     di_buffer_putc(out, '}');
+    di_buffer_free(&names);
 }
 
 typedef enum column { COLUMN_TOKENS, COLUMN_LOGPROBS, COLUMN_TOP } column;
@@ -45,7 +60,7 @@ static void write_column(const di_writer *w, const di_buffer *tokens, column whi
         at += sizeof t;
         if (which == COLUMN_TOKENS) di_write_token(out, w->tokenizer, t.id);
         if (which == COLUMN_LOGPROBS) di_write_logprob(out, t.logprob);
-        if (which == COLUMN_TOP) write_top(w, tokens->data + at, t.n_top, out);
+        if (which == COLUMN_TOP) write_top(w, &t, tokens->data + at, out);
         at += (size_t)t.n_top * sizeof(di_top_token);
     }
     di_buffer_putc(out, ']');

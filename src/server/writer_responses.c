@@ -77,12 +77,18 @@ static void write_part(const part_names *names, const char *text, size_t size, d
     di_buffer_puts(out, names->part_end);
 }
 
+/* The one that the length cut is not whole. */
+static const char *item_status(const di_writer *w) {
+    const di_writer_choice *c = &w->choices[0];
+    return c->ended && c->end.reason == DI_REASON_LENGTH ? "incomplete" : "completed";
+}
+
 /* text NULL: it begins, and has no content yet. */
 static void write_item(const di_writer *w, const part_names *names, const char *text, size_t size,
                        di_buffer *out) {
     di_buffer_printf(out, "{\"id\":\"%s_%.20s_%d\",\"type\":\"%s\",\"status\":\"%s\",",
                      names->prefix, w->id, w->n_blocks - 1, names->item,
-                     text ? "completed" : "in_progress");
+                     text ? item_status(w) : "in_progress");
     di_buffer_puts(out, names->begin);
     if (text) write_part(names, text, size, out);
     di_buffer_puts(out, "]}");

@@ -4,7 +4,7 @@
  *
  * The campaign's calls are random. DI_SEED=n in the environment plays run n of every variation alone.
  */
-/* ctest: slow threads */
+/* ctest: slow */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -37,6 +37,13 @@ static void test_reads(void **state) {
     assert_null(http_get(&h, "x-api").data);
     assert_int_equal(read_text("GET / HTTP/1.1\r\nhost: a\r\nConnection: x, Close\r\n\r\n", &h), 0);
     assert_false(h.keep_alive);
+    assert_int_equal(read_text("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n"
+                               "Connection: close\r\n\r\n",
+                               &h),
+                     0);
+    assert_false(h.keep_alive); /* one list in two lines */
+    assert_int_equal(read_text("GET / HTTP/1.0\r\nConnection: keep-alive, close\r\n\r\n", &h), 0);
+    assert_false(h.keep_alive);
     assert_int_equal(read_text("GET / HTTP/1.0\r\n\r\n", &h), 0);
     assert_false(h.keep_alive);
     assert_int_equal(read_text("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", &h), 0);

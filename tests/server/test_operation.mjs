@@ -218,6 +218,25 @@ test('of a path that is none of ours the log has a beginning, escaped', async ()
     await eventually('the line', () => server.log.includes('route=/version status=200'));
 });
 
+test('who does not read the log stops nobody, and hears of what he missed', async () => {
+    const other = await serve();
+    other.child.stderr.pause();
+    for (let i = 0; i < 2000; i++) {
+        const r = await fetch(other.base + '/health', { signal: AbortSignal.timeout(60000) });
+        assert.equal((await r.json()).status, 'ok');
+    }
+    other.child.stderr.resume();
+    await eventually('the log goes on', async () => {
+        await fetch(other.base + '/health');
+        return /level=warn event=log_lost lines=\d+\n/.test(other.log);
+    });
+    const told = other.log.split('\n').filter((l) => l.includes('route=/health')).length;
+    const lost = Number(/event=log_lost lines=(\d+)/.exec(other.log)[1]);
+    assert.ok(told + lost >= 2000, `${told} and ${lost}`);
+    assert.ok(!/[^\n]time=2/.test(other.log), 'every line is whole');
+    await other.stop();
+});
+
 test('what is logged of a request is its own, whatever the connection had before', async () => {
     const one = await serve('--read-timeout', '0.5');
     for (const used of [false, true]) {
