@@ -15,6 +15,7 @@ typedef struct parser {
     di_error *error;
     di_buffer text; /* the string being decoded; reused */
     uint32_t line;  /* of `at`: between tokens alone a line can end */
+    bool last;      /* of members with the same key the last counts */
 } parser;
 
 static di_status fail_at(parser *p, const char *where, const char *reason) {
@@ -164,7 +165,7 @@ static di_status parse_word(parser *p, di_json *value) {
  * object ends: n log n comparisons whatever the keys are, where a hash without a secret would let a
  * hostile object take n * n. */
 typedef struct named {
-    const di_json *item;
+    di_json *item;
     const char *where;
 } named;
 
@@ -173,7 +174,7 @@ typedef struct key_list {
     size_t n, capacity;
 } key_list;
 
-static bool add_key(key_list *list, const di_json *item, const char *where) {
+static bool add_key(key_list *list, di_json *item, const char *where) {
     if (list->n == list->capacity) {
         size_t capacity = list->capacity ? 2 * list->capacity : 16;
         named *more = realloc(list->keys, capacity * sizeof *more);
@@ -208,6 +209,29 @@ static const char *find_duplicate(key_list *list) {
         }
     }
     return first;
+}
+
+static int compare_places(const void *x, const void *y) {
+    const named *a = x, *b = y;
+    return (a->where > b->where) - (a->where < b->where);
+}
+
+/* Leaves of members with the same key the last; the list is sorted by find_duplicate. */
+static void keep_last(di_json *object, key_list *list) {
+    size_t n = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        bool again =
+            i + 1 < list->n && compare_text(list->keys[i].item, list->keys[i + 1].item) == 0;
+        if (!again) list->keys[n++] = list->keys[i];
+    }
+    qsort(list->keys, n, sizeof *list->keys, compare_places);
+    di_json **tail = &object->first;
+    for (size_t i = 0; i < n; i++) {
+        *tail = list->keys[i].item;
+        tail = &(*tail)->next;
+    }
+    *tail = NULL;
+    object->length = n;
 }
 
 static di_status parse_key(parser *p, di_json *item, key_list *keys) {
@@ -260,15 +284,19 @@ static di_status parse_value(parser *p, di_json *value, int depth) {
         key_list keys = {NULL, 0, 0};
         di_status status = parse_items(p, value, &keys, depth);
         const char *again = status == DI_OK ? find_duplicate(&keys) : NULL;
+        if (again && p->last) {
+            keep_last(value, &keys);
+            again = NULL;
+        }
         free(keys.keys);
         return again ? fail_at(p, again, "duplicate key in object") : status;
     }
     return c == '-' || (c >= '0' && c <= '9') ? parse_number(p, value) : parse_word(p, value);
 }
 
-di_status di_json_parse(const char *text, size_t size, const char *what, di_arena *arena,
-                        const di_json **out, di_error *error) {
-    parser p = {text, text, text + size, what, arena, error, DI_BUFFER_EMPTY, 1};
+static di_status parse(const char *text, size_t size, const char *what, bool last, di_arena *arena,
+                       const di_json **out, di_error *error) {
+    parser p = {text, text, text + size, what, arena, error, DI_BUFFER_EMPTY, 1, last};
     di_json *root = di_arena_calloc(arena, 1, sizeof *root);
     di_status status = root ? parse_value(&p, root, 0) : fail_memory(&p);
     if (status == DI_OK) {
@@ -278,6 +306,16 @@ di_status di_json_parse(const char *text, size_t size, const char *what, di_aren
     di_buffer_free(&p.text);
     *out = status == DI_OK ? root : NULL;
     return status;
+}
+
+di_status di_json_parse(const char *text, size_t size, const char *what, di_arena *arena,
+                        const di_json **out, di_error *error) {
+    return parse(text, size, what, false, arena, out, error);
+}
+
+di_status di_json_parse_last(const char *text, size_t size, const char *what, di_arena *arena,
+                             const di_json **out, di_error *error) {
+    return parse(text, size, what, true, arena, out, error);
 }
 
 const di_json *di_json_get(const di_json *object, const char *key) {

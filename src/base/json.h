@@ -4,7 +4,7 @@
  * to the last digit, members in the order received. Libraries keep doubles or 64-bit integers.
  *
  * Reader: RFC 8259, nothing more (no NaN, comments or trailing commas). Text must be valid UTF-8
- * without lone surrogates in escapes; a duplicate key in an object is an error; nesting is limited
+ * without lone surrogates in escapes; a duplicate key in an object is an error (but for di_json_parse_last); nesting is limited
  * to DI_JSON_MAX_DEPTH. The tree lives in the caller's arena; strings are NUL-terminated copies
  * that may contain NUL themselves, so use their length. No function here blocks or keeps state.
  */
@@ -45,6 +45,10 @@ typedef struct di_json {
  * On failure: "WHAT: line L, column C: reason". */
 di_status di_json_parse(const char *text, size_t size, const char *what, di_arena *arena,
                         const di_json **out, di_error *error);
+/* The same, but of members with the same key only the last is there, as JSON.parse and Python read them: for
+ * what a model wrote. */
+di_status di_json_parse_last(const char *text, size_t size, const char *what, di_arena *arena,
+                             const di_json **out, di_error *error);
 
 /* Member by key, or NULL; also NULL when `object` is NULL or no object. Linear in the members. */
 const di_json *di_json_get(const di_json *object, const char *key);

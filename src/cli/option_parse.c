@@ -236,7 +236,35 @@ static const struct {
     {"repeat-penalty", "repetition-penalty"},
 };
 
-/* The option that is meant: by habit, by its beginning, or by what was mistyped. NULL: none. */
+static bool begins_with(const char *option, const char *name) {
+    return strncmp(name, option, strlen(name)) == 0;
+}
+
+/* The options that begin so, as "--a, --b or --c"; false where less than two do. */
+static bool list_by_beginning(const di_verb *verb, const char *name, char *out, size_t size) {
+    int n = 0, left = 0;
+    for (int i = 0; i < DI_N_OPTIONS; i++) {
+        left += di_option_is_taken(verb, &di_options[i]) && begins_with(di_options[i].name, name);
+    }
+    if (strlen(name) < 2 || left < 2) return false;
+    out[0] = '\0';
+    for (int i = 0; i < DI_N_OPTIONS; i++) {
+        if (!di_option_is_taken(verb, &di_options[i]) || !begins_with(di_options[i].name, name)) {
+            continue;
+        }
+        size_t at = strlen(out);
+        snprintf(out + at, size - at, "%s--%s",
+                 n++ == 0    ? ""
+                 : left == 1 ? " or "
+                             : ", ",
+                 di_options[i].name);
+        left--;
+    }
+    return true;
+}
+
+/* The option that is meant: by habit, by its beginning, or by what was mistyped, of which there may be more in a
+ * longer name. NULL: none. */
 static const char *nearest(const di_verb *verb, const char *name) {
     const char *best = NULL;
     int best_distance = 4;
@@ -249,9 +277,9 @@ static const char *nearest(const di_verb *verb, const char *name) {
     }
     for (int i = 0; i < DI_N_OPTIONS; i++) {
         if (!di_option_is_taken(verb, &di_options[i])) continue;
-        if (length > 2 && strncmp(name, di_options[i].name, length) == 0) return di_options[i].name;
+        if (length > 1 && begins_with(di_options[i].name, name)) return di_options[i].name;
         int d = distance(name, di_options[i].name);
-        if (d < best_distance && d < (int)length) {
+        if (d < best_distance && 2 * d < (int)length) {
             best_distance = d;
             best = di_options[i].name;
         }
@@ -259,16 +287,31 @@ static const char *nearest(const di_verb *verb, const char *name) {
     return best;
 }
 
+/* The option of other verbs that is called so, or begins so. NULL: none. */
+static const char *elsewhere(const char *name) {
+    const char *found = NULL;
+    for (int i = 0; i < DI_N_OPTIONS; i++) {
+        if (strcmp(di_options[i].name, name) == 0) return di_options[i].name;
+        if (strlen(name) > 2 && begins_with(di_options[i].name, name)) found = di_options[i].name;
+    }
+    return found;
+}
+
 static di_status unknown_option(const di_verb *verb, const char *given, const char *name,
                                 di_error *error) {
-    for (int i = 0; i < DI_N_OPTIONS; i++) {
-        if (strcmp(di_options[i].name, name) == 0) {
-            return di_fail(error, DI_ERR_USAGE,
-                           "--%s is no option of '%s'; 'deepinfer help %s' lists its options", name,
-                           verb->name, verb->name);
-        }
+    char several[400];
+    const char *other = elsewhere(name);
+    bool exactly = other && strcmp(other, name) == 0;
+    if (!exactly && list_by_beginning(verb, name, several, sizeof several)) {
+        return di_fail(error, DI_ERR_USAGE, "unknown option %.60s; did you mean %s?", given,
+                       several);
     }
-    const char *near = nearest(verb, name);
+    const char *near = exactly ? NULL : nearest(verb, name);
+    if (!near && other) {
+        return di_fail(error, DI_ERR_USAGE,
+                       "--%s is no option of '%s'; 'deepinfer help %s' lists its options", other,
+                       verb->name, verb->name);
+    }
     if (near) {
         return di_fail(error, DI_ERR_USAGE, "unknown option %.60s; did you mean --%s?", given,
                        near);

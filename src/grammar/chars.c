@@ -371,3 +371,40 @@ bool chars__matches(const char_dfa *a, const char *text, size_t size) {
 }
 
 bool chars__is_empty(const char_dfa *a) { return a->n == 0; }
+
+/* A state is finite when all that it leads to is: told in rounds, from the ends. */
+static bool *find_endless(compiler *c, const char_dfa *a) {
+    bool *endless = compiler__alloc(c, (size_t)a->n + 1, sizeof *endless);
+    if (!endless) return NULL;
+    memset(endless, true, (size_t)a->n);
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (int32_t i = 0; i < a->n; i++) {
+            const char_state *s = &a->states[i];
+            bool leads = false;
+            for (int32_t k = 0; k < s->n_edges && !leads; k++) leads = endless[s->edges[k].to];
+            if (!compiler__spend(c, s->n_edges + 1)) return NULL;
+            changed |= endless[i] && !leads;
+            endless[i] = leads;
+        }
+    }
+    return endless;
+}
+
+char_dfa *chars__endless(compiler *c, const char_dfa *a) {
+    const bool *endless = find_endless(c, a);
+    char_dfa *out = compiler__alloc(c, 1, sizeof *out);
+    if (!endless || !out) return NULL;
+    for (int32_t i = 0; i < a->n; i++) {
+        if (chars__add_state(c, out, a->states[i].accepting && endless[i]) < 0) return NULL;
+    }
+    for (int32_t i = 0; i < a->n; i++) {
+        const char_state *s = &a->states[i];
+        for (int32_t k = 0; k < s->n_edges; k++) {
+            if (!endless[s->edges[k].to]) continue;
+            chars__add_edge(c, out, i, s->edges[k].lo, s->edges[k].hi, s->edges[k].to);
+        }
+    }
+    chars__trim(c, out);
+    return c->status == DI_OK ? out : NULL;
+}

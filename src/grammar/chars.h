@@ -87,6 +87,8 @@ char_dfa *chars__subtract(compiler *c, const char_dfa *a, const char_dfa *b);
 char_dfa *chars__of_length(compiler *c, const char_dfa *a, int64_t min, int64_t max);
 bool chars__matches(const char_dfa *a, const char *text, size_t size);
 bool chars__is_empty(const char_dfa *a);
+/* Those texts whose every beginning is one of texts without end. */
+char_dfa *chars__endless(compiler *c, const char_dfa *a);
 
 /* For those that build automata: a state more (-1: failed), an edge behind the last; then trim. */
 int32_t chars__add_state(compiler *c, char_dfa *a, bool accepting);

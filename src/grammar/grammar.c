@@ -21,6 +21,20 @@ static di_status find_markers(di_grammar *g, di_error *error) {
     return DI_OK;
 }
 
+/* What would fail while it is being written is refused where that can be seen. */
+static di_status look_ahead(states *s, di_error *error) {
+    bool ok = states__can_be_read(s);
+    bool memory = s->status == DI_ERR_MEMORY;
+    s->status = DI_OK;
+    if (memory) return di_fail(error, DI_ERR_MEMORY, "out of memory while compiling a grammar");
+    if (ok) return DI_OK;
+    return di_fail(
+        error, DI_ERR_LIMIT,
+        "more than %d alternatives begin alike and differ in what they count or refer to: "
+        "let their first members differ, or have the same bounds",
+        READINGS_MAX);
+}
+
 static di_status create(const di_vocabulary *vocabulary, program *p, di_grammar **out,
                         di_error *error) {
     DI_TRY(program__finish(p, error));
@@ -36,6 +50,7 @@ static di_status create(const di_vocabulary *vocabulary, program *p, di_grammar 
     if (status == DI_OK && !(states__init(&g->s, &g->p) && mask__init(&g->masks, vocabulary))) {
         status = di_fail(error, DI_ERR_MEMORY, "out of memory while compiling a grammar");
     }
+    if (status == DI_OK) status = look_ahead(&g->s, error);
     if (status != DI_OK) {
         di_grammar_release(g);
         return status;

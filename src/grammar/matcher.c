@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "grammar/call_names.h"
 #include "grammar/grammar_internal.h"
 #include "grammar/vocabulary_internal.h"
 
@@ -11,6 +12,7 @@ enum { COMPACT_FRAMES = 4096 };
 typedef struct snapshot {
     reading_list at;
     int32_t n_frames;
+    call_place names;
     bool waiting, ended;
 } snapshot;
 
@@ -18,6 +20,7 @@ struct di_grammar_matcher {
     di_grammar *g;
     reader r;
     reading_list at, next; /* next: work of one advance */
+    call_names names;
     int32_t after_id;
     bool waiting, ended;
     snapshot history[DI_GRAMMAR_ROLLBACK]; /* a ring; the newest at (newest - 1) */
@@ -35,6 +38,7 @@ di_grammar_matcher *di_grammar_matcher_create(di_grammar *g, int32_t after_id) {
     m->after_id = after_id;
     m->waiting = after_id >= 0;
     m->compact_at = COMPACT_FRAMES;
+    m->names = (call_names)CALL_NAMES_EMPTY;
     pthread_mutex_lock(&g->lock);
     int32_t start = states__start(&g->s, 0);
     bool ok = start > STATE_DEAD && readings__push(&m->at, (reading){start, STACK_EMPTY});
@@ -53,6 +57,7 @@ void di_grammar_matcher_destroy(di_grammar_matcher *m) {
     free(m->r.frames);
     free(m->at.items);
     free(m->next.items);
+    di_buffer_free(&m->names.used);
     di_grammar_release(m->g);
     free(m);
 }
@@ -71,7 +76,9 @@ di_grammar_matcher *di_grammar_matcher_fork(const di_grammar_matcher *m) {
     copy->g = di_grammar_acquire(m->g);
     copy->r.s = m->r.s;
     copy->r.frames = malloc(((size_t)m->r.n_frames + 1) * sizeof *copy->r.frames);
-    if (!copy->r.frames || !copy_list(&copy->at, &m->at)) {
+    copy->names.at = m->names.at;
+    di_buffer_append(&copy->names.used, m->names.used.data, m->names.at.size);
+    if (!copy->r.frames || !copy_list(&copy->at, &m->at) || copy->names.used.failed) {
         di_grammar_matcher_destroy(copy);
         return NULL;
     }
@@ -172,9 +179,22 @@ static di_status reader_failed(reader *r, di_error *error) {
     return no_memory(error);
 }
 
+static bool follow_names(di_grammar_matcher *m, int symbol) {
+    if (symbol >= 256) {
+        call_names__marker(&m->names);
+    } else {
+        call_names__take(&m->names, symbol);
+    }
+    if (!m->names.used.failed) return true;
+    m->names.used.failed = false;
+    m->r.status = DI_ERR_MEMORY;
+    return false;
+}
+
 /* One symbol for all readings: m->at becomes those after it; false when there are none, and then it is
  * unchanged. */
 static bool step_all(di_grammar_matcher *m, int symbol) {
+    if (m->g->has_calls && call_names__forbids(&m->names, symbol)) return false;
     m->next.n = 0;
     for (int32_t i = 0; i < m->at.n && m->r.status == DI_OK; i++) {
         readings__step(&m->r, m->at.items[i], symbol, &m->next, 0);
@@ -183,7 +203,7 @@ static bool step_all(di_grammar_matcher *m, int symbol) {
     reading_list swap = m->at;
     m->at = m->next;
     m->next = swap;
-    return true;
+    return !m->g->has_calls || follow_names(m, symbol);
 }
 
 /* The length of a marker that stands at bytes[0..n) and may come now, taken; 0 when there is none. */
@@ -221,6 +241,7 @@ static bool may_end(const di_grammar_matcher *m) {
 static bool save(di_grammar_matcher *m) {
     snapshot *s = &m->history[m->newest];
     s->n_frames = m->r.n_frames;
+    s->names = m->names.at;
     s->waiting = m->waiting;
     s->ended = m->ended;
     return copy_list(&s->at, &m->at);
@@ -231,6 +252,7 @@ static void restore(di_grammar_matcher *m, snapshot *s) {
     m->at = s->at;
     s->at = swap;
     m->r.n_frames = s->n_frames;
+    m->names.at = s->names;
     m->waiting = s->waiting;
     m->ended = s->ended;
 }
@@ -362,6 +384,7 @@ di_status di_grammar_matcher_mask(di_grammar_matcher *m, uint32_t *words, di_err
     for (int32_t i = 0; i < m->at.n && m->r.status == DI_OK; i++) {
         mask__add(&m->g->masks, &m->r, m->at.items[i], m->g->marker_ids, words);
     }
+    if (m->g->has_calls) call_names__mask(&m->names, v, words);
     if (may_end(m)) {
         for (size_t i = 0; i < v->n_end; i++) allow(words, v->end_ids[i]);
     }

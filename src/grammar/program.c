@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "grammar/program_share.h"
+
 static void *grow(program *p, void *array, int32_t n, int32_t *capacity, size_t size,
                   int32_t limit) {
     if (n < *capacity) return array;
@@ -374,6 +376,9 @@ di_status program__finish(program *p, di_error *error) {
     }
     DI_TRY_DONE(find_firsts(p, error));
     find_classes(p);
+    if (!program__share(p)) {
+        status = di_fail(error, DI_ERR_MEMORY, "out of memory while compiling a grammar");
+    }
 done:
     backward_free(&b);
     free(marks);

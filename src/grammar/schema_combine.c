@@ -131,7 +131,7 @@ string_alt *schema__and_strings(schema *s, const string_alt *a, const string_alt
     return both->n_literals ? both : NULL;
 }
 
-static number_alt *and_numbers(schema *s, const number_alt *a, const number_alt *b) {
+number_alt *schema__and_numbers(schema *s, const number_alt *a, const number_alt *b) {
     number_alt *both = NEW(s, number_alt);
     if (!both) return NULL;
     *both = *a;
@@ -177,8 +177,7 @@ static const property *find_property(const object_alt *a, const char *name, size
     return NULL;
 }
 
-/* What an alternative says about a name. */
-static property view(schema *s, const object_alt *a, const char *name, size_t size) {
+property schema__view(schema *s, const object_alt *a, const char *name, size_t size) {
     const property *known = find_property(a, name, size);
     if (known) return *known;
     property p = {name, size, NONE, false};
@@ -200,10 +199,12 @@ static bool and_properties(schema *s, const object_alt *a, const object_alt *b, 
         const property *p = first ? &a->properties[i] : &b->properties[i - (size_t)a->n_properties];
         if (!compiler__spend(s->c, (int64_t)n / 8 + 1)) return false;
         if (!first && find_property(a, p->name, p->size)) continue;
-        property other = view(s, first ? b : a, p->name, p->size);
+        property other = schema__view(s, first ? b : a, p->name, p->size);
         property made = *p;
-        made.value =
-            first ? schema__both(s, p->value, other.value) : schema__both(s, other.value, p->value);
+        bool none = schema__values_apart(s, p->value, other.value);
+        made.value = none    ? NONE
+                     : first ? schema__both(s, p->value, other.value)
+                             : schema__both(s, other.value, p->value);
         made.required = p->required || other.required;
         if (made.required && made.value == NONE) return false;
         both->properties[both->n_properties++] = made;
@@ -265,7 +266,7 @@ static void *too_many(schema *s) {
 }
 
 static number_alt *all_numbers(schema *s, const number_alt *a, const number_alt *b) {
-    AND_LISTS(s, number_alt, a, b, and_numbers)
+    AND_LISTS(s, number_alt, a, b, schema__and_numbers)
 }
 
 static string_alt *all_strings(schema *s, const string_alt *a, const string_alt *b) {

@@ -129,7 +129,7 @@ int32_t schema__conjunction(schema *s, const part *parts, int32_t n) {
         for (int32_t i = 0; i < n && same; i++) same = same_part(&k->parts[i], &kept_parts[i]);
         if (same) return s->table[slot];
     }
-    s->conjunctions[s->n] = (conjunction){kept_parts, n, -1, NULL, false};
+    s->conjunctions[s->n] = (conjunction){kept_parts, n, -1, NULL, false, 0};
     put(s, s->n);
     return s->n++;
 }
@@ -213,14 +213,20 @@ bool schema__shape_is_empty(schema *s, const shape *a, int look) {
 
 /* Looking down, a schema may be met whose own shape is waiting for the answer: below a property that is
  * ordinary recursion and no failure, only nothing that could be told. */
-bool schema__is_empty(schema *s, int32_t id, int look) {
-    if (id == ANY || id == NONE) return id == NONE;
-    if (look <= 0 || s->c->status != DI_OK || s->conjunctions[id].reading) return false;
+const shape *schema__try_shape(schema *s, int32_t id) {
+    if (s->c->status != DI_OK) return NULL;
     s->looped = false;
     const shape *a = schema__shape(s, id);
     if (!a && s->looped) {
         s->c->status = DI_OK;
         s->looped = false;
     }
+    return a;
+}
+
+bool schema__is_empty(schema *s, int32_t id, int look) {
+    if (id == ANY || id == NONE) return id == NONE;
+    if (look <= 0 || s->conjunctions[id].reading) return false;
+    const shape *a = schema__try_shape(s, id);
     return a && schema__shape_is_empty(s, a, look);
 }

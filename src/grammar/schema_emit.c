@@ -253,6 +253,8 @@ static void plan_property(schema *s, object_plan *o, int32_t i, bool *owed) {
 
 static int32_t emit_object(schema *s, const object_alt *a, int32_t next) {
     program *p = &s->c->p;
+    a = schema__listed_names(s, a);
+    if (!a) return PROGRAM_FAIL;
     object_plan o = {.a = a, .close = json__close(&s->rules, '}', next)};
     plan_classes(s, &o);
     plan_counts(s, &o);

@@ -18,7 +18,8 @@ enum {
     SCHEMA_MAX_DEPTH = 300, /* schemas in schemas about the same value, through $ref, allOf, ... */
     SCHEMA_MAX_ALTERNATIVES = 4096, /* of one type at one place */
     SCHEMA_MAX_NAME_CLASSES = 64,   /* kinds of names that patternProperties tell apart */
-    SCHEMA_MAX_LOOK = 8 /* levels looked down to find that alternatives exclude each other */
+    SCHEMA_MAX_LOOK = 8,  /* levels looked down to find that alternatives exclude each other */
+    SCHEMA_PRUNE_LOOK = 3 /* schemas in simple schemas (schema_apart.c) */
 };
 
 /* ---- Conjunctions ---- */
@@ -38,6 +39,7 @@ typedef struct conjunction {
     int32_t rule;       /* of the program, or -1 */
     const shape *shape; /* NULL: not made yet */
     bool reading;       /* its shape is being made: it refers to itself */
+    int8_t simple;      /* 1: of schemas about scalars alone, -1: not, 0: not asked yet */
 } conjunction;
 
 enum { ANY = 0, NONE = 1 }; /* conjunctions that every schema has */
@@ -158,13 +160,26 @@ const shape *schema__shape(schema *s, int32_t conjunction);
 /* No value satisfies it, as far as that shows within `look` levels. */
 bool schema__is_empty(schema *s, int32_t conjunction, int look);
 bool schema__shape_is_empty(schema *s, const shape *a, int look);
+/* Like schema__shape; that the shape needs itself is no failure, and NULL too. */
+const shape *schema__try_shape(schema *s, int32_t conjunction);
+
+/* schema_apart.c: no value satisfies both, as far as that shows; false: some may. */
+bool schema__apart(schema *s, const shape *a, const shape *b, int look);
+/* The same of two conjunctions about scalars; others are not looked at, since that would read the whole
+ * document wherever two objects are joined. */
+bool schema__values_apart(schema *s, int32_t a, int32_t b);
 
 /* schema_read.c: of one part. */
 const shape *schema__read(schema *s, const part *p);
 /* schema_object.c: what the keywords of objects say. */
 object_alt *schema__read_object(schema *s, const di_json *json);
+/* The same objects, where names that classes list as constants are properties: these come once. NULL:
+ * failed. */
+const object_alt *schema__listed_names(schema *s, const object_alt *a);
 /* schema_ref.c: the schema that a $ref names, or NULL: failed. */
 const di_json *schema__resolve(schema *s, const di_json *ref);
+/* The same, without a failure. */
+const di_json *schema__find(schema *s, const di_json *ref);
 /* schema_format.c. NULL: failed, or the format says nothing about strings. */
 pattern *schema__format(schema *s, const di_json *at, const di_json *name);
 /* A format of numbers: narrows `a`, which may be NULL; false when it is none. */
@@ -179,18 +194,31 @@ const shape *schema__or(schema *s, const shape *a, const shape *b);
 const shape *schema__not(schema *s, const shape *a);
 string_alt *schema__and_strings(schema *s, const string_alt *a,
                                 const string_alt *b); /* NULL: none */
+number_alt *schema__and_numbers(schema *s, const number_alt *a,
+                                const number_alt *b); /* NULL: none */
+property schema__view(schema *s, const object_alt *a, const char *name,
+                      size_t size); /* what it says about a name */
 bool schema__string_matches(schema *s, const string_alt *a, const char *text, size_t size);
 char_dfa *schema__string_dfa(schema *s, const string_alt *a);
 char_dfa *schema__pattern_dfa(schema *s, pattern *p);
 string_alt *schema__any_string(schema *s);
 
-/* schema_number.c */
+/* schema_decimal.c */
 const decimal *schema__decimal(schema *s, const di_json *number, const char *keyword);
 int schema__compare(const decimal *a, const decimal *b);
-bool schema__number_is_empty(schema *s, const number_alt *a);
-char_dfa *schema__number_dfa(schema *s, const number_alt *a);
 /* The number as text, in the arena. */
 const char *schema__decimal_text(schema *s, const decimal *d);
+/* An integer lies between the two bounds. By arithmetic: an automaton for each of thousands of pairs of
+ * ranges would take a second. Those of more than 64 digits count too, though none is written. */
+bool schema__holds_an_integer(schema *s, const number_alt *a);
+/* An open bound (lower: `up`) of more digits than a double keeps apart: a number may lie behind it and be
+ * read as the bound itself. What lies behind the result, the middle between the bound as a double and the
+ * next double, cannot. */
+const decimal *schema__open_bound(schema *s, const decimal *bound, bool up);
+
+/* schema_number.c */
+bool schema__number_is_empty(schema *s, const number_alt *a);
+char_dfa *schema__number_dfa(schema *s, const number_alt *a);
 
 /* schema_emit.c: a value of the conjunction, then next. */
 int32_t schema__emit(schema *s, int32_t conjunction, int32_t next);

@@ -9,88 +9,7 @@
 
 #include "grammar/schema_internal.h"
 
-enum { MAX_DIGITS = 400, MAX_FACTOR = 5000 };
-
-/* ---- Decimals ---- */
-
-/* The digits of a JSON number without its point, and where the point stands. */
-static bool read_digits(const di_json *number, char *digits, int *n, long *point) {
-    const char *t = number->text + (*number->text == '-');
-    *n = 0;
-    *point = -1;
-    for (; *t && *t != 'e' && *t != 'E'; t++) {
-        if (*t == '.') {
-            *point = *n;
-        } else if (*n < MAX_DIGITS) {
-            digits[(*n)++] = *t;
-        } else {
-            return false;
-        }
-    }
-    if (*point < 0) *point = *n;
-    long exponent = *t ? strtol(t + 1, NULL, 10) : 0;
-    if (exponent > MAX_DIGITS || exponent < -MAX_DIGITS) return false;
-    *point += exponent;
-    return *point <= MAX_DIGITS && *n - *point <= MAX_DIGITS;
-}
-
-const decimal *schema__decimal(schema *s, const di_json *number, const char *keyword) {
-    char digits[MAX_DIGITS];
-    char padded[3 * MAX_DIGITS + 4];
-    int n;
-    long point;
-    if (!number || number->type != DI_JSON_NUMBER) {
-        schema__fail(s, DI_ERR_INVALID, s->at, keyword, "must be a number");
-        return NULL;
-    }
-    if (!read_digits(number, digits, &n, &point)) {
-        schema__fail(s, DI_ERR_LIMIT, s->at, keyword, "a number with more than 400 digits");
-        return NULL;
-    }
-    /* whole: digits[0..point), fraction: the rest, both padded with zeros. */
-    size_t n_whole = 0;
-    for (long i = 0; i < point; i++) padded[n_whole++] = i < n ? digits[i] : '0';
-    size_t skip = 0;
-    while (skip < n_whole && padded[skip] == '0') skip++;
-    char *fraction = padded + n_whole;
-    size_t n_fraction = 0;
-    for (long i = point; i < n; i++) fraction[n_fraction++] = i < 0 ? '0' : digits[i];
-    while (n_fraction > 0 && fraction[n_fraction - 1] == '0') n_fraction--;
-    decimal *d = compiler__alloc(s->c, 1, sizeof *d);
-    if (!d) return NULL;
-    d->whole =
-        skip == n_whole ? "0" : di_arena_strndup(&s->c->arena, padded + skip, n_whole - skip);
-    d->fraction = di_arena_strndup(&s->c->arena, fraction, n_fraction);
-    if (!d->whole || !d->fraction) {
-        compiler__fail(s->c, DI_ERR_MEMORY, "out of memory while compiling a grammar");
-        return NULL;
-    }
-    bool zero = strcmp(d->whole, "0") == 0 && !*d->fraction;
-    d->negative = *number->text == '-' && !zero;
-    return d;
-}
-
-static int compare_size(const decimal *a, const decimal *b) {
-    size_t x = strlen(a->whole), y = strlen(b->whole);
-    if (x != y) return x < y ? -1 : 1;
-    int order = strcmp(a->whole, b->whole);
-    return order ? order : strcmp(a->fraction, b->fraction);
-}
-
-int schema__compare(const decimal *a, const decimal *b) {
-    if (a->negative != b->negative) return a->negative ? -1 : 1;
-    return a->negative ? -compare_size(a, b) : compare_size(a, b);
-}
-
-const char *schema__decimal_text(schema *s, const decimal *d) {
-    size_t size = strlen(d->whole) + strlen(d->fraction) + 3;
-    char *text = compiler__alloc(s->c, size, 1);
-    if (!text) return "0";
-    strcpy(text, d->negative ? "-" : "");
-    strcat(text, d->whole);
-    if (*d->fraction) strcat(strcat(text, "."), d->fraction);
-    return text;
-}
+enum { MAX_FACTOR = 5000 };
 
 /* ---- A bound ---- */
 
@@ -294,8 +213,10 @@ static char_dfa *syntax(schema *s, const number_alt *a) {
 char_dfa *schema__number_dfa(schema *s, const number_alt *a) {
     compiler *c = s->c;
     char_dfa *all = syntax(s, a);
-    if (a->lo) all = chars__intersect(c, all, bounded(c, a->lo, a->lo_open ? ABOVE : AT_LEAST));
-    if (a->hi) all = chars__intersect(c, all, bounded(c, a->hi, a->hi_open ? BELOW : AT_MOST));
+    const decimal *lo = a->lo && a->lo_open ? schema__open_bound(s, a->lo, true) : a->lo;
+    const decimal *hi = a->hi && a->hi_open ? schema__open_bound(s, a->hi, false) : a->hi;
+    if (lo) all = chars__intersect(c, all, bounded(c, lo, a->lo_open ? ABOVE : AT_LEAST));
+    if (hi) all = chars__intersect(c, all, bounded(c, hi, a->hi_open ? BELOW : AT_MOST));
     for (int32_t i = 0; i < a->n_multiples; i++) {
         all = chars__intersect(c, all, multiples(s, a->multiples[i]));
     }
@@ -317,7 +238,7 @@ bool schema__number_is_empty(schema *s, const number_alt *a) {
         }
         return false;
     }
-    if (!a->integer && a->n_multiples == 0) return false;
+    if (a->n_multiples == 0) return a->integer && !schema__holds_an_integer(s, a);
     const char_dfa *all = schema__number_dfa(s, a);
     return all && chars__is_empty(all);
 }

@@ -231,3 +231,40 @@ object_alt *schema__read_object(schema *s, const di_json *json) {
     }
     return a;
 }
+
+static bool is_list(const schema *s, const object_alt *a, const name_class *k) {
+    return k->names->has_literals && !(k->implicit && s->closed && a->declares);
+}
+
+const object_alt *schema__listed_names(schema *s, const object_alt *a) {
+    size_t n = (size_t)a->n_properties;
+    bool any = false;
+    for (int32_t i = 0; i < a->n_classes; i++) {
+        any |= is_list(s, a, &a->classes[i]);
+        n += a->classes[i].names->n_literals;
+    }
+    if (!any) return a;
+    object_alt *listed = NEW(s, object_alt);
+    property *properties = compiler__alloc(s->c, n + 1, sizeof *properties);
+    name_class *classes = compiler__alloc(s->c, (size_t)a->n_classes, sizeof *classes);
+    if (!listed || !properties || !classes) return NULL;
+    *listed = *a;
+    for (int32_t i = 0; i < a->n_properties; i++) properties[i] = a->properties[i];
+    listed->properties = properties;
+    listed->classes = classes;
+    listed->n_classes = 0;
+    for (int32_t i = 0; i < a->n_classes; i++) {
+        const name_class *k = &a->classes[i];
+        if (!is_list(s, a, k)) {
+            classes[listed->n_classes++] = *k;
+            continue;
+        }
+        for (size_t j = 0; j < k->names->n_literals; j++) {
+            char_text t = k->names->literals[j];
+            if (!compiler__spend(s->c, listed->n_properties)) return NULL;
+            if (find(listed, t.text, t.size)) continue;
+            properties[listed->n_properties++] = (property){t.text, t.size, k->value, false};
+        }
+    }
+    return listed;
+}

@@ -369,6 +369,7 @@ static const shape *join(schema *s, const di_json *list, part_kind kind, bool al
 }
 
 static bool overlap(schema *s, const shape *a, const shape *b) {
+    if (schema__apart(s, a, b, SCHEMA_MAX_LOOK)) return false;
     const shape *both = schema__and(s, a, b);
     return both && !schema__shape_is_empty(s, both, SCHEMA_MAX_LOOK);
 }

@@ -97,32 +97,44 @@ static const di_json *by_anchor(const schema *s, const di_json *from, bool membe
     return NULL;
 }
 
-const di_json *schema__resolve(schema *s, const di_json *ref) {
+/* The document's own name in front of "#" taken off. False: it leads out of the document. */
+static bool take_base(const schema *s, const char **text, size_t *size) {
+    const di_json *id = di_json_get(s->root, "$id");
+    if (id && id->type == DI_JSON_STRING && *size >= id->length && id->length > 0 &&
+        memcmp(*text, id->text, id->length) == 0 &&
+        (*size == id->length || (*text)[id->length] == '#')) {
+        *text += id->length;
+        *size -= id->length;
+    }
+    return *size == 0 || **text == '#';
+}
+
+const di_json *schema__find(schema *s, const di_json *ref) {
     const char *text = ref->text;
     size_t size = ref->length, n = 0;
+    if (ref->type != DI_JSON_STRING || !take_base(s, &text, &size)) return NULL;
+    char *name = compiler__alloc(s->c, size + 1, 1);
+    if (!name) return NULL;
+    if (size > 0) text++, size--;
+    if (!unescape(text, size, name, &n)) return NULL;
+    return n == 0 || *name == '/' ? by_pointer(s->root, name, n)
+                                  : by_anchor(s, s->root, false, name, n);
+}
+
+const di_json *schema__resolve(schema *s, const di_json *ref) {
+    const char *text = ref->text;
+    size_t size = ref->length;
     if (ref->type != DI_JSON_STRING) {
         schema__fail(s, DI_ERR_INVALID, ref, NULL, "must be a string");
         return NULL;
     }
-    const di_json *id = di_json_get(s->root, "$id");
-    if (id && id->type == DI_JSON_STRING && size >= id->length && id->length > 0 &&
-        memcmp(text, id->text, id->length) == 0 &&
-        (size == id->length || text[id->length] == '#')) {
-        text += id->length;
-        size -= id->length;
-    }
-    if (size > 0 && *text != '#') {
+    const di_json *found = schema__find(s, ref);
+    if (found) return found;
+    if (take_base(s, &text, &size)) {
+        schema__fail(s, DI_ERR_INVALID, ref, NULL, "leads nowhere");
+    } else {
         schema__fail(s, DI_ERR_UNSUPPORTED, ref, NULL,
                      "only references inside the document (\"#...\") are supported");
-        return NULL;
     }
-    char *name = compiler__alloc(s->c, size + 1, 1);
-    if (!name) return NULL;
-    if (size > 0) text++, size--;
-    bool ok = unescape(text, size, name, &n);
-    const di_json *found = !ok                      ? NULL
-                           : n == 0 || *name == '/' ? by_pointer(s->root, name, n)
-                                                    : by_anchor(s, s->root, false, name, n);
-    if (!found) schema__fail(s, DI_ERR_INVALID, ref, NULL, "leads nowhere");
-    return found;
+    return NULL;
 }

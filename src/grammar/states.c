@@ -109,42 +109,61 @@ static int64_t call_key(const program *p, int32_t node) {
     return (int64_t)1 << 32 | it->other;
 }
 
-/* Splits the sorted nodes of a new state into its own and its calls. Every LOOP node has a loop of
- * its own, so only CALL nodes are ever joined. */
+typedef struct keyed_node {
+    int64_t key;
+    int32_t node;
+} keyed_node;
+
+static int by_key(const void *a, const void *b) {
+    const keyed_node *x = a, *y = b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return (x->node > y->node) - (x->node < y->node);
+}
+
+/* One call for each key, and behind the state's own nodes those that it leads to. */
+static void add_calls(const program *p, grammar_state *st, const keyed_node *sorted, int32_t n) {
+    int32_t behind = st->n_nodes;
+    for (int32_t i = 0; i < n; i++) {
+        const program_node *it = &p->nodes[sorted[i].node];
+        if (i == 0 || sorted[i].key != sorted[i - 1].key) {
+            state_call *call = &st->calls[st->n_calls++];
+            call->loop = it->kind == NODE_LOOP ? it->other : -1;
+            call->rule = it->kind == NODE_LOOP ? p->loops[it->other].rule : it->other;
+            call->ret = STATE_UNKNOWN;
+            call->first_node = behind;
+            call->n_nodes = 0;
+        }
+        st->nodes[behind++] = it->next;
+        st->calls[st->n_calls - 1].n_nodes++;
+    }
+}
+
+/* Splits the sorted nodes of a new state into its own and its calls. */
 static bool fill_calls(const program *p, grammar_state *st, const int32_t *found, int32_t n) {
     int32_t n_calls = 0;
     for (int32_t i = 0; i < n; i++) n_calls += !is_own(p, found[i]);
     st->nodes = malloc((size_t)(n ? n : 1) * 2 * sizeof *st->nodes);
     st->calls = n_calls ? malloc((size_t)n_calls * sizeof *st->calls) : NULL;
-    if (!st->nodes || (n_calls && !st->calls)) return false;
+    keyed_node *sorted = malloc(((size_t)n_calls + 1) * sizeof *sorted);
+    if (!st->nodes || (n_calls && !st->calls) || !sorted) {
+        free(sorted);
+        return false;
+    }
     /* The identity first: all nodes, sorted; the parts behind calls follow. */
     memcpy(st->nodes, found, (size_t)n * sizeof *found);
     st->n_nodes = n;
-    int32_t behind = n;
+    n_calls = 0;
     for (int32_t i = 0; i < n; i++) {
         if (is_own(p, found[i])) {
             st->n_own++;
             st->accepting |= p->nodes[found[i]].kind == NODE_ACCEPT;
-            continue;
+        } else {
+            sorted[n_calls++] = (keyed_node){call_key(p, found[i]), found[i]};
         }
-        int64_t key = call_key(p, found[i]);
-        bool seen = false;
-        for (int32_t k = 0; k < i && !seen; k++) {
-            seen = !is_own(p, found[k]) && call_key(p, found[k]) == key;
-        }
-        if (seen) continue;
-        const program_node *it = &p->nodes[found[i]];
-        state_call *call = &st->calls[st->n_calls++];
-        call->loop = it->kind == NODE_LOOP ? it->other : -1;
-        call->rule = it->kind == NODE_LOOP ? p->loops[it->other].rule : it->other;
-        call->ret = STATE_UNKNOWN;
-        call->first_node = behind;
-        for (int32_t k = i; k < n; k++) {
-            if (is_own(p, found[k]) || call_key(p, found[k]) != key) continue;
-            st->nodes[behind++] = p->nodes[found[k]].next;
-        }
-        call->n_nodes = behind - call->first_node;
     }
+    qsort(sorted, (size_t)n_calls, sizeof *sorted, by_key);
+    add_calls(p, st, sorted, n_calls);
+    free(sorted);
     st->plain = !st->accepting && st->n_calls == 0;
     st->tail = st->accepting && st->n_own == 1 && st->n_calls == 0;
     return true;

@@ -53,6 +53,10 @@ typedef struct states {
 bool states__init(states *s, const program *p); /* false: no memory */
 void states__deinit(states *s);
 
+/* states_ways.c: false where more calls than there may be readings begin alike, as far as a bounded look
+ * shows; and when memory is short (status is set then). To be asked once, after init. */
+bool states__can_be_read(states *s);
+
 /* All three return STATE_DEAD and set status when they fail. */
 int32_t states__start(states *s, int32_t rule);
 int32_t states__make_next(states *s, int32_t from, int32_t class);

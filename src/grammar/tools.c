@@ -134,6 +134,12 @@ static int32_t other_parameter(builder *t, schema *s, const object_alt *known, c
         if (!taken) return PROGRAM_FAIL;
         names = chars__intersect(c, names, schema__string_dfa(s, k->names));
         if (names) names = chars__subtract(c, names, chars__literals(c, taken, n));
+        if (names) names = chars__endless(c, names);
+        if (names && chars__is_empty(names)) {
+            schema__fail(s, DI_ERR_UNSUPPORTED, s->root, NULL,
+                         "names of parameters that a pattern allows must be without end, since no "
+                         "two may be the same; name those that there are in properties");
+        }
     }
     if (value == PROGRAM_FAIL || c->status != DI_OK) return PROGRAM_FAIL;
     int32_t name = chars__emit_dfa(c, names, CHAR_RAW, text(t, "\"", value));
@@ -166,9 +172,18 @@ static int32_t ordered_parameters(builder *t, schema *s, const object_alt *a, in
     }
     int32_t key = PROGRAM_FAIL, after = end;
     bool owed = false;
+    object_alt said = *a; /* without names that nobody spoke of */
+    said.n_classes = 0;
+    said.classes = compiler__alloc(t->c, (size_t)a->n_classes + 1, sizeof *said.classes);
+    if (!said.classes) return PROGRAM_FAIL;
+    for (int32_t i = 0; i < a->n_classes; i++) {
+        bool dropped = a->classes[i].implicit && (t->strict || a->declares);
+        if (!dropped) said.classes[said.n_classes++] = a->classes[i];
+    }
+    a = schema__listed_names(s, &said);
+    if (!a) return PROGRAM_FAIL;
     int32_t more = program__open(p);
     for (int32_t i = 0; i < a->n_classes; i++) {
-        if (a->classes[i].implicit && (t->strict || a->declares)) continue;
         key = program__split(p, other_parameter(t, s, a, &a->classes[i], more), key);
     }
     program__close(p, more, text(t, "\n", key), end);
@@ -339,7 +354,9 @@ static di_status compile(const di_vocabulary *vocabulary, const di_grammar_optio
     compiler__init(&c, error);
     int32_t root = program__rule(&c.p, "answer");
     if (begin(&t, options)) program__define(&c.p, root, answer(&t, spec));
-    return grammar__finish(vocabulary, &c, out);
+    di_status status = grammar__finish(vocabulary, &c, out);
+    if (status == DI_OK) (*out)->has_calls = true;
+    return status;
 }
 
 di_status di_grammar_compile_tools(const di_vocabulary *vocabulary,

@@ -11,6 +11,7 @@
 enum {
     MAX_HEAD = 65536,
     MAX_PIPELINED = 262144, /* sent while an answer is in progress */
+    MAX_IN = 64 << 20,      /* of all heads and what is pipelined, more or less: see has_share */
     LINGER_MS = 2000,
     MIN_BODY_RATE = 16384, /* bytes a second: what came buys time for more */
     MAX_BODIES = 16,       /* times max_body: bytes of all bodies that are held */
@@ -30,6 +31,19 @@ typedef struct write_request {
 } write_request;
 
 static void next_request(di_conn *conn);
+
+static void count_in(di_conn *conn) {
+    if (conn->in.size == 0) di_buffer_free(&conn->in); /* an idle connection costs little */
+    conn->server->in_bytes += conn->in.capacity - conn->in_counted;
+    conn->in_counted = conn->in.capacity;
+}
+
+/* Where all have too much, nobody may have more than his part of it. So those who hold little are served, and all
+ * have less than twice the bound. */
+static bool has_share(const di_conn *conn) {
+    const di_server *server = conn->server;
+    return server->in_bytes <= MAX_IN || conn->in.capacity <= MAX_IN / (size_t)server->n_conns;
+}
 
 size_t conn_unsent(const di_conn *conn) {
     return uv_stream_get_write_queue_size((const uv_stream_t *)&conn->tcp);
@@ -100,6 +114,7 @@ static void on_closed(uv_handle_t *handle) {
     server->n_conns--;
     server->metrics.connections_open--;
     di_buffer_free(&conn->in);
+    count_in(conn);
     free(conn);
     server_check_end(server);
 }
@@ -139,6 +154,7 @@ static void linger(di_conn *conn) {
     conn->state = DI_CONN_LINGER;
     conn->deadline_ms = 0;
     di_buffer_free(&conn->in);
+    count_in(conn);
     if (uv_shutdown(&conn->shutdown, (uv_stream_t *)&conn->tcp, on_shutdown) != 0) {
         conn_close(conn);
     }
@@ -154,7 +170,8 @@ static void reset(di_conn *conn) {
     conn->status = 0;
     conn->closed_for = NULL;
     conn->n_sent = 0;
-    conn->origin[0] = conn->request_id[0] = conn->detail[0] = conn->if_none_match[0] = '\0';
+    conn->origin[0] = conn->request_id[0] = conn->detail[0] = conn->unknown[0] =
+        conn->if_none_match[0] = '\0';
     conn->deadline_ms = after_s(conn, conn->server->options.idle_timeout_s);
 }
 
@@ -221,6 +238,16 @@ static void name_request(di_conn *conn) {
     for (size_t i = 0; i < sizeof random; i++) {
         snprintf(conn->request_id + 4 + 2 * i, 3, "%02x", random[i]);
     }
+}
+
+/* A request that has not come to its end, and will not. */
+static void refuse_head(di_conn *conn, int status, const char *code, int retry_s,
+                        const char *message) {
+    if (conn->state == DI_CONN_HEAD) name_request(conn);
+    conn->state = DI_CONN_BUSY;
+    conn->minor = true;
+    conn->keep_alive = false;
+    conn_error(conn, status, code, retry_s, message);
 }
 
 /* Returns whether there is more to do with what is in `in`. */
@@ -327,12 +354,10 @@ static void next_request(di_conn *conn) {
         linger(conn);
         return;
     }
-    if (conn->in.size == 0) {
-        di_buffer_free(&conn->in); /* an idle connection costs little */
-        return;
-    }
+    if (conn->in.size == 0) return;
     begin_head(conn);
     process(conn);
+    count_in(conn);
 }
 
 /* ---- Reading ---- */
@@ -367,6 +392,13 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer) {
         return;
     }
     process(conn);
+    count_in(conn);
+    if (conn->state == DI_CONN_CLOSING || conn->state == DI_CONN_LINGER || has_share(conn)) return;
+    if (conn->state == DI_CONN_HEAD) {
+        refuse_head(conn, 429, "overloaded", 1, "too many bytes of requests are being read");
+    } else {
+        conn_close(conn);
+    }
 }
 
 const char *conn_owner(const di_conn *conn) { return conn->key ? conn->key->name : ""; }
@@ -443,10 +475,7 @@ void conn_tick(di_conn *conn, uint64_t now_ms) {
     }
     if (conn->deadline_ms == 0 || now_ms < conn->deadline_ms) return;
     if (conn->state == DI_CONN_BODY || (conn->state == DI_CONN_HEAD && conn->in.size > 0)) {
-        if (conn->state == DI_CONN_HEAD) name_request(conn);
-        conn->state = DI_CONN_BUSY;
-        conn->minor = true;
-        conn__refuse(conn, 408, NULL, "the request did not come in time");
+        refuse_head(conn, 408, NULL, 0, "the request did not come in time");
     } else {
         conn_close(conn);
     }

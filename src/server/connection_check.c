@@ -130,6 +130,19 @@ static void read_detail(http_text text, char *out, size_t size) {
     out[n] = '\0';
 }
 
+/* What an operator may read of a path that anybody may have sent: a beginning, and nothing but printing
+ * characters that cannot be taken for another field of the line. */
+static void note_unknown(di_conn *conn, http_text path) {
+    size_t n = 0, size = sizeof conn->unknown;
+    size_t i = 0;
+    for (; i < path.size && n + 8 < size; i++) {
+        unsigned char c = (unsigned char)path.data[i];
+        bool plain = c > ' ' && c < 127 && !strchr("\"'\\=", c);
+        n += (size_t)snprintf(conn->unknown + n, size - n, plain ? "%c" : "\\x%02x", c);
+    }
+    if (i < path.size) snprintf(conn->unknown + n, size - n, "...");
+}
+
 bool conn__check_head(di_conn *conn, const http_head *head) {
     int status = 0;
     const char *allow = NULL;
@@ -147,6 +160,7 @@ bool conn__check_head(di_conn *conn, const http_head *head) {
     }
     http_text detail = {NULL, 0};
     conn->route = di_route_find(method, head->path, &detail, &status, &allow);
+    if (!conn->route) note_unknown(conn, head->path);
     read_detail(detail, conn->detail, sizeof conn->detail);
     http_text match = http_get(head, "if-none-match");
     if (match.data && match.size < sizeof conn->if_none_match) {

@@ -73,7 +73,9 @@ static di_status read_others(di_constraint *c, const di_json *body, const char *
     case DI_FORM_SCHEMA: return add_schema(c, value, field, error);
     case DI_FORM_CHOICES: return add_choices(c, value, field, error);
     case DI_FORM_JSON_OBJECT:
-        DI_TRY(di_field_bool(body, key, &wanted, error));
+        if (!di_json_bool(value, &wanted)) {
+            return di_fail(error, DI_ERR_INVALID, "%s.%s: true or false is needed", field, key);
+        }
         return wanted ? di_constraint_form(c, DI_FORM_JSON_OBJECT, NULL, field, error) : DI_OK;
     case DI_FORM_REGEX:
     case DI_FORM_EBNF: return add_text(c, (di_form)kind, value, field, error);

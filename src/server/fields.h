@@ -1,7 +1,8 @@
 /* Fields of a JSON object that came from outside: read with their ranges, refused by their names.
  *
  * A field that is null counts as one that is not there; then *out stays as it was. What is wrong is
- * DI_ERR_INVALID, and the message begins with the field's name and a colon.
+ * DI_ERR_INVALID, and the message begins with the field's name and a colon. The key of the typed ones may
+ * lead through objects, as "reasoning.effort" does: so what is refused is named as the client finds it.
  */
 #ifndef DI_SERVER_FIELDS_H
 #define DI_SERVER_FIELDS_H

@@ -228,9 +228,7 @@ static bool knows_model(const di_generation *g) {
 
 static void refuse_model(di_generation *g) {
     char message[500];
-    snprintf(message, sizeof message,
-             "The model `%.200s` does not exist; here it is called `%.200s`.",
-             g->work_job->request.model, g->server->options.models[0]);
+    server_unknown_model(g->server, g->work_job->request.model, message, sizeof message);
     refuse(g, 404, "model_not_found", 0, message);
 }
 

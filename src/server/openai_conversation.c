@@ -59,12 +59,20 @@ static di_status mark_turn(conversation *c, di_json *message, di_error *error) {
     return DI_OK;
 }
 
+static di_status read_flag(const di_json *message, size_t index, const char *key, bool *out,
+                           di_error *error) {
+    const di_json *value = di_field(message, key);
+    if (!value || di_json_bool(value, out)) return DI_OK;
+    return di_fail(error, DI_ERR_INVALID, "messages[%zu].%s: true or false is needed", index, key);
+}
+
 /* What the encoder knows by other names: a turn to be continued is "wo_eos" there and "prefix" in
  * DeepSeek's service; "developer" is OpenAI's newer word for "system", and the model knows that one. */
 static di_status adapt_message(conversation *c, di_json *message, di_error *error) {
     static const char system[] = "system";
     const di_json *role = di_field(message, "role");
     bool prefix = false;
+    size_t index = (size_t)(message - c->messages->first);
     if (message->type != DI_JSON_OBJECT) return DI_OK;
     if (di_json_is_string(role, "developer")) {
         put_member(c, message,
@@ -73,10 +81,11 @@ static di_status adapt_message(conversation *c, di_json *message, di_error *erro
                              .length = sizeof system - 1,
                              .key = "role"});
     }
-    DI_TRY(di_field_bool(message, "prefix", &prefix, error));
+    DI_TRY(read_flag(message, index, "prefix", &prefix, error));
     if (prefix && (message->next || !di_json_is_string(role, "assistant"))) {
         return di_fail(error, DI_ERR_INVALID,
-                       "messages: prefix belongs to a last message of the role assistant");
+                       "messages[%zu].prefix: belongs to a last message of the role assistant",
+                       index);
     }
     if (prefix) put_member(c, message, (di_json){.type = DI_JSON_TRUE, .key = "wo_eos"});
     return c->mark[0] && !prefix ? mark_turn(c, message, error) : DI_OK;
@@ -260,8 +269,8 @@ static di_status check_messages(const di_gen_request *request, const di_json *me
         return di_fail(error, DI_ERR_INVALID, "%s: the results of the last tool calls are missing",
                        field);
     }
-    DI_TRY(di_field_bool(last, "prefix", &prefix, error));
-    DI_TRY(di_field_bool(last, "wo_eos", &open, error));
+    DI_TRY(read_flag(last, index - 1, "prefix", &prefix, error));
+    DI_TRY(read_flag(last, index - 1, "wo_eos", &open, error));
     if (prefix || open) return DI_OK;
     return di_fail(error, DI_ERR_INVALID, "%s: the last one must be the user's or a tool's%s",
                    field,

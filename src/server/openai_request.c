@@ -138,27 +138,35 @@ static di_status read_logprobs(di_gen_request *request, const di_json *body, di_
 
 /* ---- A conversation ---- */
 
-static di_status read_effort(di_gen_request *request, const di_json *object, const char *key,
-                             di_prompt_options *out, di_error *error) {
+/* DeepSeek's service had two names for the two modes of one model: "deepseek-chat" does not think,
+ * "deepseek-reasoner" does, as every other name does here. */
+di_prompt_options di_openai_prompt_options(const di_gen_request *request) {
+    di_prompt_options options = di_prompt_options_defaults();
+    if (strcmp(request->model, "deepseek-chat") == 0) options.thinking = false;
+    return options;
+}
+
+di_status di_openai_read_effort(di_gen_request *request, const di_json *body, const char *key,
+                                di_prompt_options *out, di_error *error) {
     const char *text = NULL;
-    DI_TRY(di_field_text(object, key, &text, error));
-    return text ? di_gen_request_copy(request, text, strlen(text), &out->effort, error) : DI_OK;
+    DI_TRY(di_field_text(body, key, &text, error));
+    if (!text) return DI_OK;
+    out->thinking =
+        true; /* also where the model's name says otherwise; "none" turns it off itself */
+    return di_gen_request_copy(request, text, strlen(text), &out->effort, error);
 }
 
 /* thinking: a bool, or {"type": "enabled"} and "disabled"; and what vLLM and SGLang call
  * chat_template_kwargs. */
 static di_status read_thinking(di_gen_request *request, const di_json *body, di_prompt_options *out,
                                di_error *error) {
-    const di_json *kwargs = di_field(body, "chat_template_kwargs");
     const di_json *thinking = di_field(body, "thinking");
-    if (kwargs && kwargs->type != DI_JSON_OBJECT) {
-        return di_field_wrong("chat_template_kwargs", "an object", error);
-    }
-    DI_TRY(di_field_bool(kwargs, "enable_thinking", &out->thinking, error));
-    DI_TRY(di_field_bool(kwargs, "thinking", &out->thinking, error));
-    DI_TRY(di_field_bool(kwargs, "drop_thinking", &out->drop_thinking, error));
-    DI_TRY(read_effort(request, kwargs, "reasoning_effort", out, error));
-    DI_TRY(read_effort(request, body, "reasoning_effort", out, error));
+    DI_TRY(
+        di_openai_read_effort(request, body, "chat_template_kwargs.reasoning_effort", out, error));
+    DI_TRY(di_openai_read_effort(request, body, "reasoning_effort", out, error));
+    DI_TRY(di_field_bool(body, "chat_template_kwargs.enable_thinking", &out->thinking, error));
+    DI_TRY(di_field_bool(body, "chat_template_kwargs.thinking", &out->thinking, error));
+    DI_TRY(di_field_bool(body, "chat_template_kwargs.drop_thinking", &out->drop_thinking, error));
     if (!thinking || di_json_bool(thinking, &out->thinking)) return DI_OK;
     const di_json *type = di_field(thinking, "type");
     out->thinking = di_json_is_string(type, "enabled") || di_json_is_string(type, "adaptive");
@@ -169,7 +177,7 @@ static di_status read_thinking(di_gen_request *request, const di_json *body, di_
 
 static di_status read_chat(di_gen_request *request, const di_json *body, const di_request_env *env,
                            di_error *error) {
-    di_prompt_options options = di_prompt_options_defaults();
+    di_prompt_options options = di_openai_prompt_options(request);
     DI_TRY(read_thinking(request, body, &options, error));
     return di_openai_read_messages(request, di_field(body, "messages"), di_field(body, "tools"),
                                    &options, env, error);

@@ -21,6 +21,11 @@ di_status di_openai_read_sampling(di_gen_request *request, const di_json *body,
 /* A string or a list of them under `key`. */
 di_status di_openai_read_stops(di_gen_request *request, const di_json *body, const char *key,
                                di_error *error);
+/* How it thinks where the request says nothing of that; the model's name has been read. */
+di_prompt_options di_openai_prompt_options(const di_gen_request *request);
+/* An effort under `key`, which may lead through objects (fields.h). */
+di_status di_openai_read_effort(di_gen_request *request, const di_json *body, const char *key,
+                                di_prompt_options *out, di_error *error);
 /* The prompt of a conversation: messages and tools (or NULL) in the OpenAI form. Understands
  * "prefix": true (or "wo_eos") in the last message. */
 di_status di_openai_read_messages(di_gen_request *request, const di_json *messages,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,6 +36,7 @@ static bool read_stat(double *age, int64_t *resident_bytes) {
     return true;
 }
 
+/* By a pass over them. */
 static bool count_files(int64_t *out) {
     DIR *folder = opendir("/proc/self/fd");
     int64_t n = 0;
@@ -45,10 +47,26 @@ static bool count_files(int64_t *out) {
     return true;
 }
 
-bool di_process_stats_read(di_process_stats *stats) {
+/* Linux tells the number as the folder's size since 6.2. Before, those beside the connections are counted once, for
+ * the loop cannot wait for a pass over ten thousand. */
+static bool read_files(di_process_stats *stats, int64_t n_connections) {
+    struct stat folder;
+    if (stat("/proc/self/fd", &folder) != 0) return false;
+    stats->open_files = folder.st_size;
+    if (folder.st_size > 0) return true;
+    if (!stats->counted) {
+        if (!count_files(&stats->other_files)) return false;
+        stats->other_files -= n_connections;
+        stats->counted = true;
+    }
+    stats->open_files = stats->other_files + n_connections;
+    return true;
+}
+
+bool di_process_stats_read(di_process_stats *stats, int64_t n_connections) {
     struct rlimit limit;
     double age;
-    if (!read_stat(&age, &stats->resident_bytes) || !count_files(&stats->open_files)) return false;
+    if (!read_stat(&age, &stats->resident_bytes) || !read_files(stats, n_connections)) return false;
     if (stats->started == 0) stats->started = seconds_of(CLOCK_REALTIME) - age;
     stats->cpu_seconds = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;

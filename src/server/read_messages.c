@@ -8,7 +8,9 @@
 #include "server/fields.h"
 #include "server/json_build.h"
 #include "server/openai_request.h"
+#include "server/places.h"
 #include "server/read_internal.h"
+#include "text/chat.h"
 
 /* ---- The conversation ---- */
 
@@ -97,8 +99,15 @@ static di_status check_block(const char *where, int at, const di_json *b, const 
     }
     for (int i = 0; i < 2; i++) {
         const di_json *text = di_field(b, texts[i]);
-        if (!is_type(b, texts[i]) || (text && text->type == DI_JSON_STRING)) continue;
-        return di_fail(error, DI_ERR_INVALID, "%s[%d].%s: a string is needed", where, at, texts[i]);
+        if (!is_type(b, texts[i])) continue;
+        if (!text || text->type != DI_JSON_STRING) {
+            return di_fail(error, DI_ERR_INVALID, "%s[%d].%s: a string is needed", where, at,
+                           texts[i]);
+        }
+        /* Here, for those of an answer are joined. */
+        char place[100];
+        snprintf(place, sizeof place, "%s[%d].%s", where, at, texts[i]);
+        DI_TRY(di_chat_check_text(place, text->text, text->length, error));
     }
     const char *missing = missing_text(b);
     if (missing) {
@@ -153,6 +162,11 @@ static di_status build_message(const di_json *m, int index, di_buffer *out, di_e
     return DI_OK;
 }
 
+static bool has_system(const di_json *body) {
+    const di_json *system = di_field(body, "system");
+    return system && system->length > 0;
+}
+
 static di_status build_messages(const di_json *body, di_buffer *out, di_error *error) {
     const di_json *messages = di_field(body, "messages"), *system = di_field(body, "system");
     static const char *const of_system[] = {"text", NULL};
@@ -162,7 +176,7 @@ static di_status build_messages(const di_json *body, di_buffer *out, di_error *e
     }
     di_buffer_putc(out, '[');
     if (system) DI_TRY(check_blocks("system", system, of_system, error));
-    if (system && system->length > 0) {
+    if (has_system(body)) {
         int members = 1;
         di_build_next(out, &n);
         di_buffer_puts(out, "{\"role\":\"system\"");
@@ -175,6 +189,26 @@ static di_status build_messages(const di_json *body, di_buffer *out, di_error *e
     }
     di_buffer_putc(out, ']');
     return DI_OK;
+}
+
+/* The system prompt is the first message where there is one; calls are blocks among others. user: the body. */
+static void name_place(const void *user, const di_place *place, char *out, size_t size) {
+    const di_json *body = user;
+    if (place->message == 0 && has_system(body)) {
+        snprintf(out, size, "system");
+        return;
+    }
+    size_t index = place->message - has_system(body);
+    const di_json *m = di_field(body, "messages")->first;
+    int n = snprintf(out, size, "messages[%zu]%s", index, place->content ? ".content" : "");
+    if (place->call < 0) return;
+    for (size_t i = 0; i < index; i++) m = m->next;
+    int64_t left = place->call;
+    size_t at = 0;
+    for (const di_json *b = di_field(m, "content")->first; b; b = b->next, at++) {
+        if (is_type(b, "tool_use") && left-- == 0) break;
+    }
+    snprintf(out + n, size - (size_t)n, ".content[%zu]", at);
 }
 
 /* ---- Tools ---- */
@@ -213,12 +247,14 @@ static di_status read_choice(di_gen_request *r, const di_json *body, const di_js
                              di_constraint *form, const di_request_env *env, di_error *error) {
     const di_json *choice = di_field(body, "tool_choice");
     di_tool_choice out = {.kind = DI_GRAMMAR_TOOLS_AUTO};
-    DI_TRY(di_field_bool(choice, "disable_parallel_tool_use", &r->one_call, error));
+    DI_TRY(di_field_bool(body, "tool_choice.disable_parallel_tool_use", &r->one_call, error));
     if (is_type(choice, "none")) {
         out.kind = DI_GRAMMAR_TOOLS_NONE;
     } else if (is_type(choice, "any") || is_type(choice, "tool")) {
         out.kind = DI_GRAMMAR_TOOLS_REQUIRED;
-        if (is_type(choice, "tool")) DI_TRY(di_field_text(choice, "name", &out.name, error));
+        if (is_type(choice, "tool")) {
+            DI_TRY(di_field_text(body, "tool_choice.name", &out.name, error));
+        }
         if (is_type(choice, "tool") && !out.name) {
             return di_field_wrong("tool_choice", "the name of a tool, with the type tool,", error);
         }
@@ -245,13 +281,7 @@ static di_status read_format(di_constraint *form, const di_json *format, const c
 static di_status read_thinking(di_gen_request *r, const di_json *body, di_prompt_options *out,
                                di_error *error) {
     const di_json *thinking = di_field(body, "thinking"), *type = di_field(thinking, "type");
-    const di_json *config = di_field(body, "output_config");
-    const char *effort = NULL;
-    if (config && config->type != DI_JSON_OBJECT) {
-        return di_field_wrong("output_config", "an object", error);
-    }
-    DI_TRY(di_field_text(config, "effort", &effort, error));
-    if (effort) DI_TRY(di_gen_request_copy(r, effort, strlen(effort), &out->effort, error));
+    DI_TRY(di_openai_read_effort(r, body, "output_config.effort", out, error));
     if (!thinking) return DI_OK;
     out->thinking = di_json_is_string(type, "enabled") || di_json_is_string(type, "adaptive");
     if (out->thinking || di_json_is_string(type, "disabled")) return DI_OK;
@@ -262,7 +292,7 @@ static di_status read_thinking(di_gen_request *r, const di_json *body, di_prompt
 static di_status read_prompt(di_gen_request *r, const di_json *body, di_constraint *form,
                              const di_request_env *env, di_arena *arena, di_error *error) {
     const di_json *messages = NULL, *tools = NULL, *given = di_field(body, "tools");
-    di_prompt_options options = di_prompt_options_defaults();
+    di_prompt_options options = di_openai_prompt_options(r);
     di_buffer text = DI_BUFFER_EMPTY;
     DI_TRY(read_thinking(r, body, &options, error));
     di_status status = build_messages(body, &text, error);
@@ -275,7 +305,11 @@ static di_status read_prompt(di_gen_request *r, const di_json *body, di_constrai
     }
     di_buffer_free(&text);
     if (status != DI_OK) return status;
-    DI_TRY(di_openai_read_messages(r, messages, tools, &options, env, error));
+    status = di_openai_read_messages(r, messages, tools, &options, env, error);
+    if (status != DI_OK) {
+        di_places_rename(name_place, body, error);
+        return status;
+    }
     return read_choice(r, body, tools, form, env, error);
 }
 

@@ -35,15 +35,10 @@ di_status read_check(const di_gen_request *r, const di_request_env *env, di_erro
 }
 
 static di_status read_stream(di_gen_request *r, const di_json *body, di_error *error) {
-    const di_json *options = di_field(body, "stream_options");
     DI_TRY(di_field_bool(body, "stream", &r->stream, error));
-    if (!options) return DI_OK;
-    if (options->type != DI_JSON_OBJECT)
-        return di_field_wrong("stream_options", "an object", error);
-    if (!r->stream) {
-        return di_fail(error, DI_ERR_INVALID, "stream_options: needs stream true");
-    }
-    return di_field_bool(options, "include_usage", &r->include_usage, error);
+    DI_TRY(di_field_bool(body, "stream_options.include_usage", &r->include_usage, error));
+    if (!di_field(body, "stream_options") || r->stream) return DI_OK;
+    return di_fail(error, DI_ERR_INVALID, "stream_options: needs stream true");
 }
 
 /* A completion has no turn that ends it, so it has a bound where none is given: OpenAI's and vLLM's, or with a

@@ -28,14 +28,39 @@ void di_recent_deinit(di_recent *set) {
     while (set->oldest) di_recent_drop(set, set->oldest);
 }
 
-bool di_recent_add(di_recent *set, di_recent_entry *entry) {
+static void link_before(di_recent *set, di_recent_entry *e, di_recent_entry *newer) {
+    e->newer = newer;
+    e->older = newer->older;
+    *(e->older ? &e->older->newer : &set->oldest) = e;
+    newer->older = e;
+}
+
+/* Room for it, and into its bucket; false: it is too large. */
+static bool insert(di_recent *set, di_recent_entry *entry) {
     if (entry->bytes > set->max_bytes) return false;
     while (set->bytes > set->max_bytes - entry->bytes) di_recent_drop(set, set->oldest);
     di_recent_entry **bucket = &set->buckets[bucket_of(entry->key, entry->key_size)];
     entry->next = *bucket;
     *bucket = entry;
     set->bytes += entry->bytes;
+    return true;
+}
+
+bool di_recent_add(di_recent *set, di_recent_entry *entry) {
+    if (!insert(set, entry)) return false;
     link_newest(set, entry);
+    return true;
+}
+
+bool di_recent_add_before(di_recent *set, di_recent_entry *entry, const char *newer,
+                          size_t newer_size) {
+    if (!insert(set, entry)) return false;
+    di_recent_entry *found = di_recent_find(set, newer, newer_size);
+    if (found && found != entry) {
+        link_before(set, entry, found);
+    } else {
+        link_newest(set, entry);
+    }
     return true;
 }
 

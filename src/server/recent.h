@@ -16,7 +16,7 @@ typedef struct di_recent_entry {
     struct di_recent_entry *next, *older, *newer; /* the set's */
 } di_recent_entry;
 
-enum { DI_RECENT_BUCKETS = 1024 };
+enum { DI_RECENT_BUCKETS = 16384 }; /* small responses may be a hundred thousand */
 
 typedef struct di_recent {
     di_recent_entry *buckets[DI_RECENT_BUCKETS];
@@ -31,6 +31,10 @@ void di_recent_deinit(di_recent *set);
 /* As the newest; others make room for it. False: it is larger than all that may be kept, and the
  * caller's. A key is not added twice. */
 bool di_recent_add(di_recent *set, di_recent_entry *entry);
+/* The same, as if it had been used just before `newer`, if that is still there once there is room; otherwise as the
+ * newest. */
+bool di_recent_add_before(di_recent *set, di_recent_entry *entry, const char *newer,
+                          size_t newer_size);
 /* NULL: there is none. Looking is no use. */
 di_recent_entry *di_recent_find(const di_recent *set, const char *key, size_t key_size);
 /* It becomes the newest. */

@@ -66,6 +66,11 @@ static void write_model(const di_conn *conn, const char *name, di_buffer *out) {
                      server->started, server->env.context);
 }
 
+void server_unknown_model(const di_server *server, const char *name, char *out, size_t size) {
+    snprintf(out, size, "The model `%.200s` does not exist; here it is called `%.200s`.", name,
+             server->options.models[0]);
+}
+
 static void handle_models(di_conn *conn) {
     const di_server_options *o = &conn->server->options;
     di_buffer body = DI_BUFFER_EMPTY;
@@ -91,8 +96,8 @@ static void handle_model(di_conn *conn) {
     int i = 0;
     while (i < o->n_models && strcmp(o->models[i], conn->detail) != 0) i++;
     if (i == o->n_models) {
-        char message[320];
-        snprintf(message, sizeof message, "The model `%s` does not exist.", conn->detail);
+        char message[500];
+        server_unknown_model(conn->server, conn->detail, message, sizeof message);
         conn_error(conn, 404, "model_not_found", 0, message);
         return;
     }
@@ -106,7 +111,8 @@ static void handle_metrics(di_conn *conn) {
     di_runner_stats stats = di_runner_get_stats(server->runner);
     di_metrics_write(&server->metrics, &stats.metrics, &stats.engine,
                      server->options.metrics_prefix, server->options.models[0], &body);
-    if (di_process_stats_read(&server->process)) di_metrics_write_process(&server->process, &body);
+    if (di_process_stats_read(&server->process, server->n_conns))
+        di_metrics_write_process(&server->process, &body);
     conn_respond(conn, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 

@@ -55,6 +55,7 @@ struct di_conn {
     di_conn_state state;
     uint64_t deadline_ms; /* of the state; 0: none */
     di_buffer in;         /* came, and not understood yet */
+    size_t in_counted;    /* of its memory, in the server's in_bytes */
     size_t seen;          /* of it, in search of the end of a head */
     int n_empty_lines;    /* that were skipped in front of it */
 
@@ -63,6 +64,7 @@ struct di_conn {
     bool anthropic; /* the form of errors */
     bool head_only, minor, keep_alive;
     char detail[256];       /* of the path, behind the route's; "" otherwise */
+    char unknown[100];      /* for the log: of a path that is none of ours so much, escaped */
     char if_none_match[80]; /* "": not asked; a longer list counts as that */
     char origin[256];       /* that may read the answer; "": none to be named */
     di_key *key;
@@ -183,11 +185,13 @@ struct di_server {
     di_conn *conns;
     int64_t n_conns;
     di_generation *generations;
-    int64_t n_open;                     /* answers that wait or are computed */
-    size_t body_bytes;                  /* of bodies that are held */
-    size_t prompt_bytes;                /* of prompts that wait or are answered */
-    int64_t started;                    /* Unix time */
-    bool draining, cut, ending, failed; /* cut: answers in progress were ended */
+    int64_t n_open;      /* answers that wait or are computed */
+    size_t body_bytes;   /* of bodies that are held */
+    size_t in_bytes;     /* of memory for what came and is not understood yet */
+    size_t prompt_bytes; /* of prompts that wait or are answered */
+    int64_t started;     /* Unix time */
+    bool draining, ending, failed;
+    bool cut;          /* answers in progress were ended */
     bool accept_again; /* there was no memory for a connection: libuv waits until it is taken */
     double drain_until;
     di_buffer scratch;
@@ -197,6 +201,8 @@ struct di_server {
     uint64_t n_log_lost; /* lines that nobody took, and that were not told of */
 };
 
+/* What is told of a name that is none of the model's here, and the one that is. */
+void server_unknown_model(const di_server *server, const char *name, char *out, size_t size);
 void server_log(di_server *server, const char *level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* One line for an answered request. g NULL: it was no generation. */

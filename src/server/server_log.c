@@ -104,6 +104,8 @@ static void log_cache(const di_generation *g, int64_t n_prompt, int64_t n_cached
     if (r->n_turns > 0) {
         di_buffer_printf(line, " turns_known=%d/%d", r->n_known_turns, r->n_turns);
     }
+    /* And why a later one will not know this. */
+    if (g->writer.let_go) di_buffer_puts(line, " turn_kept=too_large");
 }
 
 static void log_generation(const di_generation *g, di_buffer *line) {
@@ -134,8 +136,10 @@ void server_log_request(di_server *server, di_conn *conn, const di_generation *g
     if (!server->options.log || !server->options.log_requests) return;
     tell_lost(server);
     begin_line(&line, conn->status >= 500 ? "error" : "info");
-    di_buffer_printf(&line, "event=request id=%s route=%s status=%d", conn->request_id,
-                     conn->route ? conn->route->path : "-", conn->status);
+    di_buffer_printf(&line, "event=request id=%s route=%s", conn->request_id,
+                     conn->route ? conn->route->path : "-");
+    if (conn->unknown[0]) di_buffer_printf(&line, " path=%s", conn->unknown);
+    di_buffer_printf(&line, " status=%d", conn->status);
     if (g && g->has_writer && g->job) log_generation(g, &line);
     di_buffer_printf(&line, " bytes=%" PRIu64 " total_s=%.4f", conn->n_sent,
                      di_clock() - conn->begun);

@@ -7,11 +7,15 @@
 
 #include "server/recent.h"
 
-enum { N_KEY = 20 };
+enum {
+    N_KEY = 20,
+    STRIDE = 64 /* of a conversation at a time under the lock, which the loop waits for */
+};
 
 typedef struct entry {
     di_recent_entry recent; /* by what its id shares with those of its items */
-    struct entry *after;    /* in a conversation, while one is walked */
+    int n_readers;          /* that hold it, whether it is still kept or not */
+    bool gone;              /* it is not kept any more: the last reader frees it */
     char id[DI_STORED_ID], previous[DI_STORED_ID];
     char *owner;
     di_buffer items, body;
@@ -33,13 +37,19 @@ static size_t key_of(const char *id, const char **key) {
     return n < N_KEY ? n : N_KEY;
 }
 
-static void free_entry(di_recent_entry *recent) {
-    entry *e = (entry *)recent;
+static void free_entry(entry *e) {
     if (!e) return;
     free(e->owner);
     di_buffer_free(&e->items);
     di_buffer_free(&e->body);
     free(e);
+}
+
+/* The store lets go of it. */
+static void forget(di_recent_entry *recent) {
+    entry *e = (entry *)recent;
+    e->gone = true;
+    if (e->n_readers == 0) free_entry(e);
 }
 
 static void append(di_buffer *out, const di_buffer *more) {
@@ -64,7 +74,7 @@ static entry *make(const di_stored_response *r) {
     e->recent.key_size = key_of(e->id, &e->recent.key);
     e->recent.bytes = sizeof *e + strlen(r->owner) + e->items.capacity + e->body.capacity;
     if (e->owner && !e->items.failed && !e->body.failed) return e;
-    free_entry(&e->recent);
+    free_entry(e);
     return NULL;
 }
 
@@ -82,20 +92,13 @@ static entry *find(const di_stored *stored, const char *id, const char *owner) {
     return e && strcmp(e->id, id) == 0 && strcmp(e->owner, owner) == 0 ? e : NULL;
 }
 
-/* From the end to the beginning, so that of a chain the beginning is the newest. */
-static void use_chain(di_stored *stored, entry *e) {
-    for (; e; e = e->previous[0] ? find(stored, e->previous, e->owner) : NULL) {
-        di_recent_use(&stored->all, &e->recent);
-    }
-}
-
 /* ---- Public ---- */
 
 di_stored *di_stored_create(size_t max_bytes) {
     di_stored *stored = calloc(1, sizeof *stored);
     if (!stored) return NULL;
     pthread_mutex_init(&stored->lock, NULL);
-    di_recent_init(&stored->all, max_bytes, free_entry);
+    di_recent_init(&stored->all, max_bytes, forget);
     return stored;
 }
 
@@ -110,50 +113,87 @@ void di_stored_put(di_stored *stored, const di_stored_response *response) {
     entry *e = make(response);
     if (!e) return;
     pthread_mutex_lock(&stored->lock);
-    bool fits = di_recent_add(&stored->all, &e->recent);
-    if (fits) use_chain(stored, e);
+    const char *key;
+    size_t n = key_of(e->previous, &key);
+    bool fits = e->previous[0] ? di_recent_add_before(&stored->all, &e->recent, key, n)
+                               : di_recent_add(&stored->all, &e->recent);
     pthread_mutex_unlock(&stored->lock);
-    if (!fits) free_entry(&e->recent);
+    if (!fits) free_entry(e);
 }
 
-/* The first of the chain that ends with `id`, each with the one behind it in `after`; *size: bytes of
- * their items with a comma each. NULL: not all of it is there. */
-static entry *first_of(di_stored *stored, const char *id, const char *owner, size_t *size) {
-    entry *first = NULL;
-    *size = 0;
-    do {
-        entry *e = find(stored, id, owner);
-        if (!e) return NULL;
-        e->after = first;
-        first = e;
-        *size += e->items.size + 1;
-        id = e->previous;
-    } while (id[0]);
-    return first;
+/* ---- A conversation ----
+ *
+ * It may be long, and the loop waits for the lock where it keeps an answer. So those who read one take its entries
+ * some at a time, hold them, and copy without the lock. */
+typedef struct walk {
+    di_stored *stored;
+    di_buffer entries; /* of entry *, the last of the conversation first */
+    size_t size;       /* bytes of their items, with a comma each */
+} walk;
+
+static size_t n_entries(const walk *w) { return w->entries.size / sizeof(entry *); }
+
+static entry *entry_at(const walk *w, size_t i) {
+    entry *e;
+    memcpy(&e, w->entries.data + i * sizeof e, sizeof e);
+    return e;
+}
+
+/* What it takes is held until end_walk. False: not all of it is there. */
+static bool take_entries(walk *w, const char *id, const char *owner) {
+    bool whole = true;
+    while (whole && id[0]) {
+        pthread_mutex_lock(&w->stored->lock);
+        for (int i = 0; i < STRIDE && whole && id[0]; i++) {
+            entry *e = find(w->stored, id, owner);
+            if (e) di_buffer_append(&w->entries, (const char *)&e, sizeof e);
+            whole = e && !w->entries.failed;
+            if (!whole) break;
+            e->n_readers++;
+            w->size += e->items.size + 1;
+            id = e->previous;
+        }
+        pthread_mutex_unlock(&w->stored->lock);
+    }
+    return whole;
+}
+
+/* The conversation was `used`: from its end on each becomes the newest, so that its beginning goes last. Frees what
+ * nobody keeps any more. */
+static void end_walk(walk *w, bool used) {
+    size_t n = n_entries(w);
+    for (size_t i = 0; i < n;) {
+        pthread_mutex_lock(&w->stored->lock);
+        for (int k = 0; k < STRIDE && i < n; k++, i++) {
+            entry *e = entry_at(w, i);
+            e->n_readers--;
+            if (!e->gone && used) di_recent_use(&w->stored->all, &e->recent);
+            if (e->gone && e->n_readers == 0) free_entry(e);
+        }
+        pthread_mutex_unlock(&w->stored->lock);
+    }
+    di_buffer_free(&w->entries);
 }
 
 di_status di_stored_items(di_stored *stored, const char *id, const char *owner, size_t max_bytes,
                           di_buffer *out, di_error *error) {
     static const char field[] = "previous_response_id";
-    entry *first = NULL;
-    size_t size = 0;
-    if (stored) {
-        pthread_mutex_lock(&stored->lock);
-        first = first_of(stored, id, owner, &size);
-        for (entry *e = size <= max_bytes ? first : NULL; e; e = e->after) {
-            append(out, &e->items);
-            if (e->after) di_buffer_putc(out, ',');
-        }
-        if (first) use_chain(stored, find(stored, id, owner));
-        pthread_mutex_unlock(&stored->lock);
+    walk w = {.stored = stored, .entries = DI_BUFFER_EMPTY};
+    bool whole = stored && id[0] && take_entries(&w, id, owner);
+    bool no_memory = w.entries.failed;
+    for (size_t i = whole && w.size <= max_bytes ? n_entries(&w) : 0; i-- > 0;) {
+        append(out, &entry_at(&w, i)->items);
+        if (i > 0) di_buffer_putc(out, ',');
     }
-    if (!first) {
+    if (stored) end_walk(&w, whole);
+    if (no_memory) return di_fail(error, DI_ERR_MEMORY, "out of memory: %s", field);
+    if (!whole) {
         return di_fail(error, DI_ERR_INVALID,
                        "%s: there is no response '%.60s' here, or some of what it went on from is "
                        "gone; send the whole conversation in input",
                        field, id);
     }
-    if (size > max_bytes) {
+    if (w.size > max_bytes) {
         return di_fail(error, DI_ERR_UNSUPPORTED, "%s: the conversation has more than %zu bytes",
                        field, max_bytes);
     }
@@ -204,7 +244,6 @@ bool di_stored_body(di_stored *stored, const char *id, const char *owner, di_buf
     entry *e = find(stored, id, owner);
     bool found = e != NULL;
     if (found) append(out, &e->body);
-    use_chain(stored, e);
     pthread_mutex_unlock(&stored->lock);
     return found;
 }

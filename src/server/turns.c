@@ -165,13 +165,14 @@ static turn *make(const di_turn *given) {
     return NULL;
 }
 
-void di_turns_put(di_turns *turns, const di_turn *given) {
+bool di_turns_put(di_turns *turns, const di_turn *given) {
     turn *t = make(given);
-    if (!t) return;
+    if (!t) return false;
     pthread_mutex_lock(&turns->lock);
     bool fits = di_recent_add(&turns->all, &t->recent);
     pthread_mutex_unlock(&turns->lock);
     if (!fits) free_turn(&t->recent);
+    return fits;
 }
 
 /* A thought that is not brought back is put back; another one than was thought is somebody's edit. */

@@ -26,7 +26,7 @@ typedef struct di_turn_call {
     size_t name_size, arguments_size;
 } di_turn_call;
 
-/* One turn; everything is copied. A turn that does not fit is not kept. */
+/* One turn; everything is copied. */
 typedef struct di_turn {
     const char *key; /* call ids are PREFIX_KEY_NUMBER */
     bool thinking;   /* the ids begin in a thought */
@@ -38,7 +38,8 @@ typedef struct di_turn {
     size_t n_calls;
 } di_turn;
 
-void di_turns_put(di_turns *turns, const di_turn *turn);
+/* False: it is too large to be kept, or there is no memory for it. */
+bool di_turns_put(di_turns *turns, const di_turn *turn);
 
 /* Whether a message of the assistant, in the form of chat completions, is one of them and says the same:
  * its text, its calls in their order, and its thought where it brings one. Then its ids are appended

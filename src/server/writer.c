@@ -35,8 +35,8 @@ di_status di_writer_init(di_writer *w, const di_job *job, const di_tokenizer *to
     w->created = (int64_t)time(NULL);
     w->model = w->request->model_size > 0 ? w->request->model : model;
     w->model_size = w->request->model_size > 0 ? w->request->model_size : strlen(model);
-    w->keep =
-        !w->request->stream || w->request->dialect == DI_DIALECT_RESPONSES || w->request->has_tools;
+    w->whole = !w->request->stream || w->request->dialect == DI_DIALECT_RESPONSES;
+    w->keep = w->whole || w->request->has_tools;
     w->builds = w->request->stream || w->request->dialect == DI_DIALECT_RESPONSES ||
                 w->request->dialect == DI_DIALECT_MESSAGES;
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
@@ -49,20 +49,24 @@ di_status di_writer_init(di_writer *w, const di_job *job, const di_tokenizer *to
     return DI_OK;
 }
 
+static void free_kept(di_writer_choice *c) {
+    di_buffer_free(&c->thought);
+    di_buffer_free(&c->text);
+    di_buffer_free(&c->all_tokens);
+    di_buffer_free(&c->ids);
+    for (int k = 0; c->calls && k < c->n_calls; k++) {
+        free(c->calls[k].name);
+        free(c->calls[k].arguments);
+    }
+    free(c->calls);
+    c->calls = NULL;
+}
+
 void di_writer_deinit(di_writer *w) {
     for (int32_t i = 0; i < w->n_choices; i++) {
-        di_writer_choice *c = &w->choices[i];
-        di_buffer_free(&c->piece);
-        di_buffer_free(&c->tokens);
-        di_buffer_free(&c->thought);
-        di_buffer_free(&c->text);
-        di_buffer_free(&c->all_tokens);
-        di_buffer_free(&c->ids);
-        for (int k = 0; c->calls && k < c->n_calls; k++) {
-            free(c->calls[k].name);
-            free(c->calls[k].arguments);
-        }
-        free(c->calls);
+        di_buffer_free(&w->choices[i].piece);
+        di_buffer_free(&w->choices[i].tokens);
+        free_kept(&w->choices[i]);
     }
     free(w->choices);
     di_buffer_free(&w->items);
@@ -82,12 +86,19 @@ static void append(di_writer *w, di_buffer *to, const char *data, size_t size) {
     if (to->failed) fail(w, "out of memory", 13);
 }
 
-/* Counts what is kept until the end, whose JSON is up to twelve times as large. False: it is too much. */
+/* Counts what is kept until the end, whose JSON is up to twelve times as large. False: it is too much, and the
+ * answer has failed if all of it is needed; otherwise it goes on, and will not be known when it comes back. */
 static bool count_kept(di_writer *w, size_t size) {
-    enum { MAX_KEPT = 32 << 20 };
-    if (w->kept + size <= MAX_KEPT) {
+    if (w->kept + size <= DI_WRITER_MAX_KEPT) {
         w->kept += size;
         return true;
+    }
+    if (!w->whole) {
+        for (int32_t i = 0; i < w->n_choices; i++) free_kept(&w->choices[i]);
+        w->kept = 0;
+        w->keep = false;
+        w->let_go = true;
+        return false;
     }
     const char *why = w->request->stream
                           ? "the answer is too large to be kept until its end"
@@ -97,7 +108,7 @@ static bool count_kept(di_writer *w, size_t size) {
 }
 
 static void keep(di_writer *w, di_buffer *to, const char *data, size_t size) {
-    if (count_kept(w, size)) append(w, to, data, size);
+    if (w->keep && count_kept(w, size)) append(w, to, data, size);
 }
 
 /* What waits goes out; tokens go along with text, and at the end by themselves. */
@@ -112,15 +123,20 @@ static void flush(di_writer *w, int32_t choice, bool tokens_too, di_buffer *out)
 
 static void take_text(di_writer *w, const di_event *e, di_buffer *out) {
     di_writer_choice *c = &w->choices[e->choice];
-    if (w->keep) keep(w, e->kind == DI_EVENT_TEXT ? &c->text : &c->thought, e->data, e->size);
+    keep(w, e->kind == DI_EVENT_TEXT ? &c->text : &c->thought, e->data, e->size);
     if (!w->builds) return;
     if (c->piece.size > 0 && c->kind != e->kind) flush(w, e->choice, false, out);
     c->kind = e->kind;
     append(w, &c->piece, e->data, e->size);
 }
 
+/* Counts it too; the number is that of the next one's id. */
 static void keep_call(di_writer *w, di_writer_choice *c, const di_writer_call *call) {
-    if (!count_kept(w, sizeof *call + call->name_size + call->arguments_size)) return;
+    size_t size = sizeof *call + call->name_size + call->arguments_size;
+    if (!w->keep || !count_kept(w, size)) {
+        if (!w->failed) c->n_calls++;
+        return;
+    }
     di_writer_call *more = realloc(c->calls, (size_t)(c->n_calls + 1) * sizeof *more);
     if (!more) {
         fail(w, "out of memory", 13);
@@ -158,11 +174,7 @@ static void take_call(di_writer *w, const di_event *e, di_buffer *out) {
         w->ops->call(w, e->choice, &call, out);
         c->began = true;
     }
-    if (w->keep) {
-        keep_call(w, c, &call);
-    } else {
-        c->n_calls++;
-    }
+    keep_call(w, c, &call);
     di_buffer_free(&text);
 }
 
@@ -217,29 +229,34 @@ void di_writer_fail(di_writer *w, const char *message, di_buffer *out) {
     w->ops->failure(w, out);
 }
 
-void di_writer_keep_turns(const di_writer *w, di_turns *turns) {
+/* False: it could not be. */
+static bool keep_turn(const di_writer *w, int32_t choice, di_turns *turns) {
+    const di_writer_choice *c = &w->choices[choice];
+    char key[DI_TURN_KEY];
+    di_turn_call *calls = calloc((size_t)c->n_calls, sizeof *calls);
+    if (!calls) return false;
+    for (int k = 0; k < c->n_calls; k++) {
+        calls[k] = (di_turn_call){c->calls[k].name, c->calls[k].arguments, c->calls[k].name_size,
+                                  c->calls[k].arguments_size};
+    }
+    snprintf(key, sizeof key, "%.20s_%d", w->id, choice);
+    bool kept = di_turns_put(turns, &(di_turn){.key = key,
+                                               .thinking = w->request->thinking,
+                                               .ids = (const int32_t *)(const void *)c->ids.data,
+                                               .n_ids = c->ids.size / sizeof(int32_t),
+                                               .thought = c->thought.data ? c->thought.data : "",
+                                               .thought_size = c->thought.size,
+                                               .text = c->text.data ? c->text.data : "",
+                                               .text_size = c->text.size,
+                                               .calls = calls,
+                                               .n_calls = (size_t)c->n_calls});
+    free(calls);
+    return kept;
+}
+
+void di_writer_keep_turns(di_writer *w, di_turns *turns) {
     for (int32_t i = 0; i < w->n_choices && !w->failed; i++) {
-        const di_writer_choice *c = &w->choices[i];
-        char key[DI_TURN_KEY];
-        if (c->ids.size == 0) continue;
-        di_turn_call *calls = calloc((size_t)c->n_calls, sizeof *calls);
-        if (!calls) return; /* it would only have been faster */
-        for (int k = 0; k < c->n_calls; k++) {
-            calls[k] = (di_turn_call){c->calls[k].name, c->calls[k].arguments,
-                                      c->calls[k].name_size, c->calls[k].arguments_size};
-        }
-        snprintf(key, sizeof key, "%.20s_%d", w->id, i);
-        di_turns_put(turns, &(di_turn){.key = key,
-                                       .thinking = w->request->thinking,
-                                       .ids = (const int32_t *)(const void *)c->ids.data,
-                                       .n_ids = c->ids.size / sizeof(int32_t),
-                                       .thought = c->thought.data ? c->thought.data : "",
-                                       .thought_size = c->thought.size,
-                                       .text = c->text.data ? c->text.data : "",
-                                       .text_size = c->text.size,
-                                       .calls = calls,
-                                       .n_calls = (size_t)c->n_calls});
-        free(calls);
+        if (w->choices[i].ids.size > 0 && !keep_turn(w, i, turns)) w->let_go = true;
     }
 }
 

@@ -8,6 +8,8 @@
 
 #include "server/job.h"
 
+enum { DI_WRITER_MAX_KEPT = 32 << 20 }; /* bytes of an answer that are kept until its end */
+
 typedef struct di_writer_call {
     char *name, *arguments; /* owned; arguments are the JSON of an object */
     size_t name_size, arguments_size;
@@ -38,8 +40,10 @@ typedef struct di_writer {
     int64_t created;
     const char *model; /* the name that was asked for, or the server's */
     size_t model_size;
-    bool keep;   /* the whole answer is kept: it goes out as one, or at the end again; */
+    bool whole; /* all of it is needed in the end: it goes out as one, or at the end again */
+    bool keep;  /* all of it is kept: for that, or to be known again as a turn that called tools; */
     size_t kept; /* bytes of it */
+    bool let_go; /* of what was kept for a turn alone: it became too large */
     bool builds; /* pieces are made: for a stream, or to build items of */
     di_writer_choice *choices;
     int32_t n_choices, n_ended;
@@ -86,8 +90,8 @@ void di_writer_events(di_writer *w, const di_buffer *events, bool done, di_buffe
 void di_writer_fail(di_writer *w, const char *message, di_buffer *out);
 /* The body of what is no stream, after the last events and when `failed` is false. */
 void di_writer_whole(di_writer *w, di_buffer *out);
-/* Keeps those answers that called tools, for when they come back. */
-void di_writer_keep_turns(const di_writer *w, struct di_turns *turns);
+/* Keeps those answers that called tools, for when they come back; sets `let_go` where that cannot be. */
+void di_writer_keep_turns(di_writer *w, struct di_turns *turns);
 
 /* For the dialects. */
 

@@ -59,7 +59,7 @@ static void close_block(di_writer *w, di_buffer *out) {
     }
     event(out, "content_block_stop");
     di_buffer_printf(out, ",\"index\":%d}\n\n", w->n_blocks - 1);
-    if (!w->keep) return;
+    if (!w->whole) return;
     const di_buffer *text = thought ? &w->choices[0].thought : &w->choices[0].text;
     di_buffer_puts(&w->items, w->n_blocks > 1 ? "," : "");
     di_buffer_puts(&w->items, thought ? "{\"type\":\"thinking\",\"thinking\":"
@@ -76,7 +76,7 @@ static void open_block(di_writer *w, di_event_kind kind, di_buffer *out) {
     w->open = true;
     w->open_kind = kind;
     /* What is kept has the piece that is about to go out already. */
-    w->block_begin = w->keep ? (thought ? c->thought.size : c->text.size) - c->piece.size : 0;
+    w->block_begin = w->whole ? (thought ? c->thought.size : c->text.size) - c->piece.size : 0;
     event(out, "content_block_start");
     di_buffer_printf(out, ",\"index\":%d,\"content_block\":%s}\n\n", w->n_blocks++,
                      thought ? "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
@@ -132,7 +132,7 @@ static void call(di_writer *w, int32_t choice, const di_writer_call *one, di_buf
     di_buffer_puts(out, "}}\n\n");
     event(out, "content_block_stop");
     di_buffer_printf(out, ",\"index\":%d}\n\n", w->n_blocks);
-    if (w->keep) {
+    if (w->whole) {
         di_buffer_puts(&w->items, w->n_blocks > 0 ? "," : "");
         write_call(w, choice, one, one->arguments, one->arguments_size, &w->items);
     }

@@ -49,6 +49,10 @@ di_status di_chat_encode(const di_json *messages, const di_json *tools,
                          const di_chat_options *options, di_arena *arena, di_chat_prompt *out,
                          di_error *error);
 
+/* Text must not spell the image marker, for the count of markers is the count of images: DI_ERR_INVALID, by
+ * `where`, which di_chat_encode would find too. For whoever joins texts before they get there. */
+di_status di_chat_check_text(const char *where, const char *text, size_t size, di_error *error);
+
 /* The prompt as one string, markers spelled out. */
 void di_chat_render(const di_chat_prompt *prompt, di_buffer *out);
 /* The prompt as ids; a marker that the tokenizer does not have is DI_ERR_INVALID. */

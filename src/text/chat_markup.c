@@ -94,7 +94,9 @@ static void add_value(di_chat_parser *p, const char *text, size_t size) {
 }
 
 /* The value is held as "[VALUE]": it is JSON when that is a list of one. So it is measured where
- * the arguments' reader will find it, one level down. */
+ * the arguments' reader will find it, one level down. A model may repeat a key, in whatever object it may name
+ * keys as it likes: then the last counts, and the value is written anew, since arguments that repeat a key
+ * are refused when they come back. */
 static bool value_is_json(di_chat_parser *p) {
     di_arena arena = DI_ARENA_EMPTY;
     di_error ignored;
@@ -102,6 +104,14 @@ static bool value_is_json(di_chat_parser *p) {
     if (p->value.failed) return false;
     di_status status =
         di_json_parse(p->value.data, p->value.size, "argument", &arena, &list, &ignored);
+    if (status == DI_ERR_INVALID) {
+        status =
+            di_json_parse_last(p->value.data, p->value.size, "argument", &arena, &list, &ignored);
+        if (status == DI_OK) {
+            di_buffer_clear(&p->value);
+            di_json_write(&p->value, list);
+        }
+    }
     bool one = status == DI_OK && list->length == 1;
     di_arena_free(&arena);
     if (status == DI_ERR_MEMORY) p->failed = true;

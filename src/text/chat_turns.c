@@ -1,6 +1,7 @@
 /* The conversation before rendering: reading, merging, dropping. Ordering is chat_results.c. */
 #include "text/chat_turns.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "text/chat_format.h"
@@ -11,6 +12,7 @@ typedef struct reader {
     di_arena *arena;
     di_error *error;
     size_t index;
+    ptrdiff_t outer; /* the block of its content that is a result and being read, or -1 */
 } reader;
 
 static di_status no_memory(di_error *error) {
@@ -52,18 +54,37 @@ static di_status read_list(reader *r, const di_json *message, const char *key,
 
 /* ---- Content ---- */
 
-/* Text must not spell the image marker: the count of markers is the count of images. */
-static di_status check_text(reader *r, const char *text, size_t size) {
+di_status di_chat_check_text(const char *where, const char *text, size_t size, di_error *error) {
     if (!memmem(text, size, CHAT_IMAGE, sizeof CHAT_IMAGE - 1)) return DI_OK;
-    return di_fail(r->error, DI_ERR_INVALID,
-                   "messages[%zu]: the text spells the image marker %s; send an image block, or "
-                   "change the text",
-                   r->index, CHAT_IMAGE);
+    return di_fail(
+        error, DI_ERR_INVALID,
+        "%s: the text spells the image marker %s; send an image block, or change the text", where,
+        CHAT_IMAGE);
+}
+
+/* Where errors find it: the content that is being read, or a block of it. */
+typedef struct place {
+    char text[96];
+} place;
+
+static place content_place(const reader *r) {
+    place at;
+    int n = snprintf(at.text, sizeof at.text, "messages[%zu].content", r->index);
+    if (r->outer >= 0) {
+        snprintf(at.text + n, sizeof at.text - (size_t)n, "[%td].content", r->outer);
+    }
+    return at;
+}
+
+static place block_place(const reader *r, size_t position) {
+    place at = content_place(r);
+    size_t n = strlen(at.text);
+    snprintf(at.text + n, sizeof at.text - n, "[%zu]", position);
+    return at;
 }
 
 static di_status add_part(reader *r, chat_part ***tail, chat_part_kind kind, const char *text,
                           size_t size, chat_part **out) {
-    if (kind == CHAT_PART_TEXT) DI_TRY(check_text(r, text, size));
     chat_part *part = di_arena_calloc(r->arena, 1, sizeof *part);
     if (!part) return no_memory(r->error);
     part->kind = kind;
@@ -73,6 +94,11 @@ static di_status add_part(reader *r, chat_part ***tail, chat_part_kind kind, con
     *tail = &part->next;
     if (out) *out = part;
     return DI_OK;
+}
+
+static di_status add_text(reader *r, chat_part ***tail, place at, const char *text, size_t size) {
+    DI_TRY(di_chat_check_text(at.text, text, size, r->error));
+    return add_part(r, tail, CHAT_PART_TEXT, text, size, NULL);
 }
 
 static bool is_filled(const di_json *value) {
@@ -93,9 +119,8 @@ static bool has_source(const di_json *block) {
 
 static di_status read_image(reader *r, const di_json *block, size_t position, chat_part ***tail) {
     if (!has_source(block)) {
-        return di_fail(r->error, DI_ERR_INVALID,
-                       "messages[%zu].content[%zu]: the image has no source (a URL or data)",
-                       r->index, position);
+        return di_fail(r->error, DI_ERR_INVALID, "%s: the image has no source (a URL or data)",
+                       block_place(r, position).text);
     }
     chat_part *part = NULL;
     DI_TRY(add_part(r, tail, CHAT_PART_IMAGE, NULL, 0, &part));
@@ -105,8 +130,9 @@ static di_status read_image(reader *r, const di_json *block, size_t position, ch
 
 static di_status read_content(reader *r, const di_json *content, bool in_result, chat_part ***tail);
 
-/* A result as a block of a user message, as the Anthropic dialect has it. */
-static di_status read_result(reader *r, const di_json *block, chat_part ***tail) {
+/* A message with the role of a tool, or a block of a user's as the Anthropic dialect has it, which then
+ * stands at `outer`. */
+static di_status read_result(reader *r, const di_json *block, ptrdiff_t outer, chat_part ***tail) {
     const di_json *id = di_json_get(block, "tool_use_id");
     if (!id) id = di_json_get(block, "tool_call_id");
     bool named = id && id->type == DI_JSON_STRING;
@@ -114,33 +140,38 @@ static di_status read_result(reader *r, const di_json *block, chat_part ***tail)
     DI_TRY(
         add_part(r, tail, CHAT_PART_RESULT, named ? id->text : "", named ? id->length : 0, &part));
     chat_part **inner = &part->parts;
-    return read_content(r, di_json_get(block, "content"), true, &inner);
+    r->outer = outer;
+    di_status status = read_content(r, di_json_get(block, "content"), true, &inner);
+    r->outer = -1;
+    return status;
 }
 
 static di_status read_block(reader *r, const di_json *block, size_t position, bool in_result,
                             chat_part ***tail) {
     if (block->type == DI_JSON_STRING) {
-        return add_part(r, tail, CHAT_PART_TEXT, block->text, block->length, NULL);
+        return add_text(r, tail, block_place(r, position), block->text, block->length);
     }
     const di_json *type = di_json_get(block, "type");
     if (!type || type->type != DI_JSON_STRING) {
-        return di_fail(r->error, DI_ERR_INVALID,
-                       "messages[%zu].content[%zu]: must be a block with a type", r->index,
-                       position);
+        return di_fail(r->error, DI_ERR_INVALID, "%s: must be a block with a type",
+                       block_place(r, position).text);
     }
     if (di_json_is_string(type, "text")) {
         const di_json *text = di_json_get(block, "text");
+        place at = block_place(r, position);
         if (text && text->type != DI_JSON_STRING) {
-            return di_fail(r->error, DI_ERR_INVALID,
-                           "messages[%zu].content[%zu].text: must be a string", r->index, position);
+            return di_fail(r->error, DI_ERR_INVALID, "%s.text: must be a string", at.text);
         }
-        return add_part(r, tail, CHAT_PART_TEXT, text ? text->text : "", text ? text->length : 0,
-                        NULL);
+        size_t n = strlen(at.text);
+        snprintf(at.text + n, sizeof at.text - n, ".text");
+        return add_text(r, tail, at, text ? text->text : "", text ? text->length : 0);
     }
     if (di_json_is_string(type, "image_url") || di_json_is_string(type, "image")) {
         return read_image(r, block, position, tail);
     }
-    if (!in_result && di_json_is_string(type, "tool_result")) return read_result(r, block, tail);
+    if (!in_result && di_json_is_string(type, "tool_result")) {
+        return read_result(r, block, (ptrdiff_t)position, tail);
+    }
     return add_part(r, tail, CHAT_PART_UNSUPPORTED, type->text, type->length, NULL);
 }
 
@@ -151,11 +182,11 @@ static di_status read_content(reader *r, const di_json *content, bool in_result,
         return add_part(r, tail, CHAT_PART_TEXT, "", 0, NULL);
     }
     if (content->type == DI_JSON_STRING) {
-        return add_part(r, tail, CHAT_PART_TEXT, content->text, content->length, NULL);
+        return add_text(r, tail, content_place(r), content->text, content->length);
     }
     if (content->type != DI_JSON_ARRAY) {
-        return di_fail(r->error, DI_ERR_INVALID,
-                       "messages[%zu].content: must be a string or a list of blocks", r->index);
+        return di_fail(r->error, DI_ERR_INVALID, "%s: must be a string or a list of blocks",
+                       content_place(r).text);
     }
     size_t position = 0;
     for (const di_json *block = content->first; block; block = block->next, position++) {
@@ -188,6 +219,19 @@ static di_status read_open(reader *r, const di_json *message, bool *open) {
                    r->index);
 }
 
+static di_status read_thought(reader *r, const di_json *message, const di_json **out) {
+    static const char *const names[] = {"reasoning_content", "reasoning"};
+    *out = NULL;
+    for (int i = 0; i < 2 && !*out; i++) {
+        place at;
+        DI_TRY(read_string(r, message, names[i], out));
+        if (!*out) continue;
+        snprintf(at.text, sizeof at.text, "messages[%zu].%s", r->index, names[i]);
+        DI_TRY(di_chat_check_text(at.text, (*out)->text, (*out)->length, r->error));
+    }
+    return DI_OK;
+}
+
 /* What a message may carry beside its content. */
 static di_status read_extras(reader *r, const di_json *message, chat_turn *turn) {
     DI_TRY(read_list(r, message, "tools", &turn->tools[0]));
@@ -197,9 +241,7 @@ static di_status read_extras(reader *r, const di_json *message, chat_turn *turn)
         turn->response_format = is_falsy(format) ? NULL : format;
     }
     if (turn->role != CHAT_ROLE_ASSISTANT) return DI_OK;
-    DI_TRY(read_string(r, message, "reasoning_content", &turn->reasoning));
-    if (!turn->reasoning) DI_TRY(read_string(r, message, "reasoning", &turn->reasoning));
-    if (turn->reasoning) DI_TRY(check_text(r, turn->reasoning->text, turn->reasoning->length));
+    DI_TRY(read_thought(r, message, &turn->reasoning));
     DI_TRY(read_list(r, message, "tool_calls", &turn->calls));
     return read_open(r, message, &turn->open);
 }
@@ -255,7 +297,7 @@ static di_status read_message(reader *r, const di_json *message, chat_turns *tur
         last = &turns->items[turns->n - 1];
     }
     if (role == CHAT_ROLE_UNKNOWN) return read_list(r, message, "tools", &last->tools[0]);
-    if (is_tool) return read_result(r, message, &last->tail);
+    if (is_tool) return read_result(r, message, -1, &last->tail);
     DI_TRY(read_content(r, di_json_get(message, "content"), false, &last->tail));
     chat_turn extras = {.role = role};
     DI_TRY(read_extras(r, message, joins ? &extras : last));
@@ -325,7 +367,7 @@ di_status chat__read_turns(const di_json *messages, const di_json *tools,
     *out = (chat_turns){.last_user = -1};
     out->items = di_arena_calloc(arena, messages->length + 1, sizeof *out->items);
     if (!out->items) return no_memory(error);
-    reader r = {arena, error, 0};
+    reader r = {arena, error, 0, -1};
     for (const di_json *message = messages->first; message; message = message->next, r.index++) {
         DI_TRY(read_message(&r, message, out));
     }

@@ -296,6 +296,23 @@ static void test_first_duplicate(void **state) {
     di_arena_free(&arena);
 }
 
+static void test_last_duplicate_counts(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"z\":1,\"b\":{\"z\":1,\"z\":{}},\"a\":1,\"z\":2,\"\\u0061\":3,\"z\":[{\"y\":1,\"y\":2}]}";
+    di_arena arena = DI_ARENA_EMPTY;
+    di_buffer out = DI_BUFFER_EMPTY;
+    const di_json *root;
+    di_error error;
+    assert_int_equal(di_json_parse_last(text, sizeof text - 1, "t", &arena, &root, &error), DI_OK);
+    assert_int_equal(root->length, 3);
+    di_json_write(&out, root);
+    di_buffer_putc(&out, '\0');
+    assert_string_equal(out.data, "{\"b\": {\"z\": {}}, \"a\": 3, \"z\": [{\"y\": 2}]}");
+    di_buffer_free(&out);
+    di_arena_free(&arena);
+}
+
 static void test_int64(void **state) {
     (void)state;
     static const struct {
@@ -413,6 +430,7 @@ int main(void) {
         cmocka_unit_test(test_many_members),
         cmocka_unit_test(test_hostile_members),
         cmocka_unit_test(test_first_duplicate),
+        cmocka_unit_test(test_last_duplicate_counts),
         cmocka_unit_test(test_int64),
         cmocka_unit_test(test_double_bool_and_string),
         cmocka_unit_test(test_writing),

@@ -105,7 +105,7 @@ test('calls and results need what they belong together by, and are named where t
     const output = { type: 'function_call_output', call_id: 'a', output: 'x' };
     for (const [input, where] of [[[{ ...call, name: '' }, output], 'input[0].name'],
         [[call, { ...output, output: null }], 'input[1].output'],
-        [[call, { ...output, output: [{ type: 'input_image' }] }], 'input[1].output']]) {
+        [[call, { ...output, output: [{ type: 'input_image' }] }], 'input[1].output[0]']]) {
         const r = await post(server, '/v1/responses', { input, max_output_tokens: 2 });
         assert.equal(r.status, 400, r.text);
         assert.equal(r.json.error.param, where);

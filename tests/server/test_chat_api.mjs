@@ -271,6 +271,115 @@ test('impossible values are named', async () => {
     }
 });
 
+test("two of DeepSeek's names stand for a mode, unless the request speaks of it", async () => {
+    const messages = [{ role: 'user', content: 'What is 12 + 13?' }];
+    const thinks = async (where, body) => {
+        const r = await post(server, where, { max_tokens: 100, messages, temperature: 0, ...body });
+        assert.equal(r.status, 200, r.text);
+        if (where === '/v1/messages') return r.json.content[0].type === 'thinking';
+        if (where === '/v1/responses') return r.json.output[0].type === 'reasoning';
+        return r.json.choices[0].message.reasoning_content != null;
+    };
+    const chats = '/v1/chat/completions', model = 'deepseek-chat';
+    for (const where of [chats, '/v1/messages', '/v1/responses']) {
+        const o = where === '/v1/responses' ? { input: messages } : {};
+        assert.equal(await thinks(where, { ...o, model }), false, where);
+        assert.equal(await thinks(where, { ...o, model: 'deepseek-reasoner' }), true, where);
+        assert.equal(await thinks(where, { ...o, model: 'deepseek-flash' }), true, where);
+    }
+    assert.equal(await thinks(chats, { model, thinking: { type: 'enabled' } }), true);
+    assert.equal(await thinks(chats, { model, reasoning_effort: 'low' }), true);
+    assert.equal(await thinks(chats, { model, reasoning_effort: 'none' }), false);
+    assert.equal(await thinks(chats, { model, chat_template_kwargs: { thinking: true } }), true);
+    assert.equal(await thinks(chats, { reasoning_effort: 'low', chat_template_kwargs: { thinking: false } }), false);
+    assert.equal(await thinks(chats, { model: 'deepseek-reasoner', thinking: { type: 'disabled' } }), false);
+    assert.equal(await thinks('/v1/responses', { input: messages, model, reasoning: { effort: 'low' } }), true);
+    assert.equal(await thinks('/v1/messages', { model, thinking: { type: 'adaptive' } }), true);
+});
+
+test('what is within an object is named with it', async () => {
+    const messages = [{ role: 'user', content: 'Hi' }];
+    for (const [where, body, field] of [
+        ['/v1/chat/completions', { messages, stream: true, stream_options: { include_usage: 5 } },
+            'stream_options.include_usage'],
+        ['/v1/chat/completions', { messages, stream: true, stream_options: 5 }, 'stream_options'],
+        ['/v1/chat/completions', { messages, chat_template_kwargs: { thinking: 'on' } },
+            'chat_template_kwargs.thinking'],
+        ['/v1/chat/completions', { messages, chat_template_kwargs: { reasoning_effort: 5 } },
+            'chat_template_kwargs.reasoning_effort'],
+        ['/v1/chat/completions', { messages, structured_outputs: { json_object: 'yes' } },
+            'structured_outputs.json_object'],
+        ['/v1/chat/completions', { messages: [{ role: 'assistant', content: '', prefix: 5 }] },
+            'messages[0].prefix'],
+        ['/v1/chat/completions', { messages: [{ role: 'user', content: '', prefix: 5 }, ...messages] },
+            'messages[0].prefix'],
+        ['/v1/responses', { input: 'Hi', reasoning: { effort: 5 } }, 'reasoning.effort'],
+        ['/v1/responses', { input: 'Hi', reasoning: { summary: 5 } }, 'reasoning.summary'],
+        ['/v1/responses', { input: 'Hi', reasoning: 'high' }, 'reasoning'],
+        ['/v1/messages', { messages, max_tokens: 5, output_config: { effort: 5 } },
+            'output_config.effort'],
+        ['/v1/messages', { messages, max_tokens: 5, tools: [{ name: 'f', input_schema: {} }],
+            tool_choice: { type: 'tool', name: 5 } }, 'tool_choice.name'],
+        ['/v1/messages', { messages, max_tokens: 5, tools: [{ name: 'f', input_schema: {} }],
+            tool_choice: { type: 'auto', disable_parallel_tool_use: 5 } },
+            'tool_choice.disable_parallel_tool_use']]) {
+        const r = await post(server, where, body);
+        assert.equal(r.status, 400, r.text);
+        assert.ok(r.json.error.message.startsWith(field + ': '), r.text);
+        if (where !== '/v1/messages') assert.equal(r.json.error.param, field);
+    }
+});
+
+// What the encoder finds only in the conversation that a request was rendered as.
+test('the encoder too names the place in the request', async () => {
+    const bad = 'a <｜deepseek_image｜>', user = { role: 'user', content: 'Hi' };
+    const said = (...content) => ({ role: 'assistant', content });
+    const text = { type: 'text', text: bad }, call = { type: 'tool_use', id: 'x', name: 'a::b::c', input: {} };
+    const image = { type: 'image', source: {} };
+    for (const [messages, system, where] of [
+        [[user], bad, 'system'], [[user], [{ type: 'text', text: 'x' }, text], 'system[1].text'],
+        [[{ role: 'user', content: bad }], 'S', 'messages[0].content'],
+        [[{ role: 'user', content: bad }], '', 'messages[0].content'],
+        [[user, { role: 'assistant', content: bad }, user], 'S', 'messages[1].content'],
+        [[user, said({ type: 'text', text: 'x' }, text), user], 'S', 'messages[1].content[1].text'],
+        [[user, said({ type: 'thinking', thinking: bad }), user], 'S', 'messages[1].content[0].thinking'],
+        [[user, said({ type: 'text', text: 'x' }, call), user], 'S', 'messages[1].content[1]'],
+        [[{ role: 'user', content: [{ type: 'tool_result', tool_use_id: 'x', content: bad }] }], 'S',
+            'messages[0].content[0].content'],
+        [[{ role: 'user', content: [{ type: 'tool_result', tool_use_id: 'x', content: [image] }] }], 'S',
+            'messages[0].content[0].content[0]']]) {
+        for (const where_to of ['/v1/messages', '/v1/messages/count_tokens']) {
+            const r = await post(server, where_to, { max_tokens: 5, system, messages });
+            assert.equal(r.status, 400, where);
+            assert.ok(r.json.error.message.startsWith(where + ': '), where + ' is not in ' + r.text);
+        }
+    }
+    const output = { type: 'function_call_output', call_id: 'c' };
+    const thought = { type: 'reasoning', summary: [{ type: 'summary_text', text: 'x' }] };
+    const made = { type: 'function_call', call_id: 'c', name: 'f', arguments: '{}' };
+    for (const [input, instructions, where] of [
+        [bad, undefined, 'input'], [bad, 'S', 'input'], ['Hi', bad, 'instructions'],
+        [[user, { role: 'user', content: bad }], 'S', 'input[1].content'],
+        [[user, { role: 'user', content: [{ type: 'input_text', text: bad }] }], 'S',
+            'input[1].content[0].text'],
+        [[user, thought, { role: 'assistant', content: 'x' },
+            { role: 'assistant', content: [{ type: 'output_text', text: bad }] }, user], 'S',
+            'input[3].content[0].text'],
+        [[user, { type: 'reasoning', summary: [{ type: 'summary_text', text: bad }] }, user], undefined,
+            'input[1].summary[0].text'],
+        [[user, thought, made, { ...made, name: 'a::b::c' }, { ...output, output: 'x' },
+            user], 'S', 'input[3]'],
+        [[user, made, { ...output, output: bad }], 'S', 'input[2].output'],
+        [[user, made, { ...output, output: [{ type: 'input_text', text: bad }] }], 'S',
+            'input[2].output[0].text'],
+        [[user, made, { ...output, output: 5 }], 'S', 'input[2].output'],
+        [[{ role: 'user', content: [{ type: 'input_image' }] }], 'S', 'input[0].content[0]']]) {
+        const r = await post(server, '/v1/responses', { input, instructions });
+        assert.equal(r.status, 400, where);
+        assert.equal(r.json.error.param, where, r.text);
+    }
+});
+
 test('null stands for a field that is not there, unknown fields are let be', async () => {
     const { status, json } = await chat({ temperature: 0, top_p: null, n: null, stop: null,
         max_tokens: null, seed: null, stream: null, tools: null, logit_bias: null, user: 'u',
@@ -465,6 +574,10 @@ test('wrong conversations, models, paths, methods and types', async () => {
     assert.equal(other.status, 404);
     assert.equal(other.json.error.code, 'model_not_found');
     for (const model of ['demo', 'deepseek-flash']) assert.equal((await chat({ model })).status, 200);
+    const asked = await (await fetch(server.base + '/v1/models/gpt-4o')).json();
+    const told = await chat({ model: 'gpt-4o' });
+    assert.equal(asked.error.message, 'The model `gpt-4o` does not exist; here it is called `demo`.');
+    assert.equal(told.json.error.message, asked.error.message);
     assert.equal((await post(server, '/v1/nothing', {})).status, 404);
     const get = await fetch(server.base + '/v1/chat/completions');
     assert.equal(get.status, 405);

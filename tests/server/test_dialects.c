@@ -478,6 +478,23 @@ static void fails(play *p, const char *why) {
     free_play(p);
 }
 
+/* What was kept of a stream for its turn alone is let go, and it ends as others do. */
+static void goes_on(play *p) {
+    put_event(p->job, DI_EVENT_CALL, p->job->choices, "g\0{}", 4);
+    put_event(p->job, DI_EVENT_IDS, p->job->choices, "abcd", 4);
+    give_end(DI_END_STOP, 0);
+    end_step(p, true);
+    assert_false(p->writer.failed);
+    assert_true(p->writer.let_go);
+    assert_int_equal(p->writer.kept + p->writer.choices[0].text.size, 0);
+    assert_int_equal(p->writer.choices[0].ids.size, 0); /* so there is no turn to keep */
+    free_play(p);
+}
+
+static bool is_whole(const play *p) {
+    return !p->job->request.stream || p->job->request.dialect == DI_DIALECT_RESPONSES;
+}
+
 /* Without memory for the event of an end the answer has none, and is not taken for one that stopped. */
 static void lost_ends(void **state) {
     (void)state;
@@ -511,7 +528,7 @@ static void told_failures(void **state) {
     }
 }
 
-/* What is kept, to go out at once or for later, is bounded. */
+/* What is kept until the end is bounded. */
 static void large_answers(void **state) {
     (void)state;
     enum { PIECE = 1 << 20, MOST = 32 };
@@ -528,6 +545,10 @@ static void large_answers(void **state) {
                       PIECE);
             end_step(&p, false);
             if (p.out.size > PIECE) di_buffer_clear(&p.out);
+        }
+        if (!is_whole(&p)) {
+            goes_on(&p);
+            continue;
         }
         give_end(DI_END_CANCELLED, 0);
         fails(&p, "too large");
@@ -552,6 +573,11 @@ static void large_calls(void **state) {
             put_event(p.job, DI_EVENT_CALL, p.job->choices, one.data, one.size);
             end_step(&p, false);
             if (p.out.size > PIECE) di_buffer_clear(&p.out);
+        }
+        if (!is_whole(&p)) {
+            assert_int_equal(p.writer.choices[0].n_calls, MOST + 1); /* ids count on */
+            goes_on(&p);
+            continue;
         }
         give_end(DI_END_CANCELLED, 0);
         fails(&p, d % 2 == 1 ? "too large to be kept" : "ask for a stream");

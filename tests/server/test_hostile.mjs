@@ -1,6 +1,6 @@
 // What HTTP allows and few clients do, and what it does not allow: every way to ask is answered as RFC 9112
 // says, and nothing that a client sends costs more than it should.
-import { assert, test, runTests, serve, post, raw, request, model, eventually } from './harness.mjs';
+import { assert, test, runTests, serve, post, raw, request, model, metric, eventually } from './harness.mjs';
 
 const server = await serve('--max-body', '64K', '-q');
 const chatPath = '/v1/chat/completions';
@@ -130,6 +130,28 @@ test('errors have the form of the path\'s dialect', async () => {
     const r = await fetch(server.base + '/v1/responses');
     assert.equal(r.headers.get('allow'), 'POST');
     assert.equal((await r.json()).error.code, 'method_not_allowed');
+});
+
+test('heads that never end have a bound together, and keep nobody out', async () => {
+    const wide = await serve('-q'), want = 1300; // of nearly 64 KiB each: more than 64 MiB
+    const text = 'GET /health HTTP/1.1\r\nHost: a\r\n' + ('X: ' + 'x'.repeat(1000) + '\r\n').repeat(60);
+    const crowd = [];
+    for (let i = 0; i < want; i++) {
+        const c = raw(wide);
+        crowd.push(c);
+        await c.send(text);
+    }
+    await eventually('some are refused', () => crowd.some((c) => c.got));
+    const refused = crowd.filter((c) => c.got);
+    for (const c of refused) assert.match(c.got, /^HTTP\/1.1 429 [^]*Retry-After: 1\r\n/);
+    assert.equal((await fetch(wide.base + '/health')).status, 200);
+    const patient = crowd.find((c) => !c.got && !c.closed); // what was taken is not given up for it
+    await patient.send('\r\n');
+    await patient.until('{"status":"ok"}');
+    crowd.forEach((c) => c.socket.destroy());
+    await eventually('they are gone', async () => await metric(wide, 'deepinfer:http_connections') <= 2);
+    assert.equal((await fetch(wide.base + '/health')).status, 200);
+    await wide.stop();
 });
 
 test('all of it in the end', () => server.stop());

@@ -199,6 +199,25 @@ test('one line a request', async () => {
     }
 });
 
+test('of a path that is none of ours the log has a beginning, escaped', async () => {
+    const lines = () => server.log.split('\n').filter((l) => l.includes(' route=- path='));
+    const ask = async (where) => {
+        const n = lines().length, c = raw(server);
+        await c.send(`GET ${where} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n`);
+        assert.match(await c.all(), /^HTTP\/1.1 404 /);
+        await eventually('the line', () => lines().length === n + 1);
+        return / path=(\S+) status=404 /.exec(lines().at(-1))[1];
+    };
+    assert.equal(await ask('/v2/chat?x=1'), '/v2/chat');
+    assert.equal(await ask('/a"b=c\\'), '/a\\x22b\\x3dc\\x5c');
+    const long = await ask('/' + 'y'.repeat(5000));
+    assert.ok(long.length < 100 && long.endsWith('y...'), long);
+    const c = raw(server); // a known path has none
+    await c.send('GET /version HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n');
+    await c.all();
+    await eventually('the line', () => server.log.includes('route=/version status=200'));
+});
+
 test('who does not read the log stops nobody, and hears of what he missed', async () => {
     const other = await serve();
     other.child.stderr.pause();

@@ -259,6 +259,62 @@ test('what a model writes is text, whatever it looks like', async () => {
     await context.close();
 });
 
+test('code is copied, by its button and by the keyboard', async () => {
+    const { page, context, complaints } = await open();
+    const code = 'if (a < b)\n    return "x";';
+    await page.evaluate((text) => localStorage.setItem('deepinfer.conversation', JSON.stringify(
+        [{ role: 'user', content: 'Code?' }, { role: 'assistant', thought: '', calls: [], finish: 'stop',
+            problem: null, stopped: false, tokens: 9, atFirst: 1, firstMs: 2, decodeMs: 3, usage: null,
+            content: text }])),
+        'Here:\n```c\n' + code + '\n```\nand\n```\nmore\n```\n');
+    await page.reload();
+    const read = () => page.evaluate(() => globalThis.copied);
+    // A browser with a clipboard, and one that has none for such a page.
+    await page.evaluate(() => Object.defineProperty(navigator, 'clipboard', { configurable: true,
+        value: { writeText: async (text) => { globalThis.copied = text; } } }));
+    const buttons = page.getByRole('button', { name: 'Copy code', exact: true });
+    await eventually('both are there', async () => await buttons.count() === 2);
+    await buttons.first().click();
+    await page.getByText('Copied', { exact: true }).waitFor();
+    assert.equal(await read(), code);
+    await page.locator('pre[aria-label="Code"]').focus();
+    await page.keyboard.press('Shift+Tab');
+    await page.keyboard.press('Enter');
+    await eventually('the second', async () => await read() === 'more');
+    await page.evaluate(() => {
+        Object.defineProperty(navigator, 'clipboard', { value: undefined });
+        document.addEventListener('copy', () => {
+            globalThis.copied = 'selected: ' + document.activeElement.value;
+        });
+    });
+    await buttons.first().click();
+    await eventually('by a selection', async () => await read() === 'selected: ' + code);
+    assert.equal(await page.locator('textarea.off').count(), 0);
+    assert.ok(await buttons.first().evaluate((e) => e === document.activeElement), 'the focus is back');
+    assert.deepEqual(complaints, []);
+    await context.close();
+});
+
+test('a seed is sent as it was written, or not at all', async () => {
+    const { page, context } = await open();
+    const bodies = [];
+    page.on('request', (r) => r.method() === 'POST' && bodies.push(r.postData()));
+    await page.getByRole('button', { name: 'Settings' }).click();
+    await page.getByLabel('Seed').fill('9007199254740993');
+    await page.keyboard.press('Escape');
+    await ask(page, 'Hi');
+    await page.getByRole('alert').filter({ hasText: /Seed: / }).waitFor();
+    await eventually('the field has the focus', () =>
+        page.getByLabel('Seed').evaluate((e) => e === document.activeElement));
+    assert.equal(bodies.length, 0);
+    await page.getByLabel('Seed').fill('9007199254740991');
+    await page.keyboard.press('Escape');
+    await ask(page, 'Hi');
+    await eventually('it is asked', () => bodies.length === 1);
+    assert.match(bodies[0], /"seed":9007199254740991[,}]/);
+    await context.close();
+});
+
 // ---- For everyone ----
 
 // What a checker of accessibility looks for, of what is visible now: [what is wrong].

@@ -127,6 +127,20 @@ test('nobody finds what another has, nor what was not to be kept', async () => {
     }
 });
 
+test('errors name the items of the past as such', async () => {
+    // What the model may have said, but nobody may tell it.
+    const { json: one } = await ask({ input: 'Hi', reasoning: { effort: 'none' },
+        structured_outputs: { choice: ['<｜deepseek_image｜>'] } });
+    const r = await ask({ previous_response_id: one.id, instructions: 'S',
+        input: [{ role: 'user', content: 'a' }, { role: 'user', content: 'b' }] });
+    assert.equal(r.status, 400, r.text);
+    assert.equal(r.json.error.param, 'previous_response_id');
+    assert.match(r.json.error.message, /^previous_response_id: items\[1\]\.content\[0\]\.text: the text/);
+    const item = one.output[0].id;
+    const named = await ask({ input: [{ role: 'user', content: 'a' }, { type: 'item_reference', id: item }] });
+    assert.equal(named.json.error.param, 'input[1].content[0].text', named.text);
+});
+
 test('what references stand for is bounded like a body', async () => {
     const small = await serve('--max-body', '4096');
     const { json: one } = await ask({ input: 'What is 12 + 13?' }, {}, small);

@@ -1,9 +1,12 @@
 /* Responses that are kept: chains, owners, the bound, and what goes first. */
+/* ctest: threads */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -156,6 +159,75 @@ static void the_bound(void **state) {
     di_stored_destroy(stored);
 }
 
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* What the loop does takes as long in a long conversation as in a short one. */
+static void long_conversations(void **state) {
+    (void)state;
+    enum { LONG = 20000, PART = 1000 };
+    char id[32], previous[32] = "";
+    double first = 0, last = 0, begun = 0;
+    di_stored *stored = di_stored_create((size_t)64 << 20);
+    for (int i = 0; i < LONG; i++) {
+        if (i % PART == 0) begun = seconds();
+        snprintf(id, sizeof id, "resp_%d", i);
+        put(stored, id, "", previous, "1", "2");
+        assert_true(there(stored, id));
+        memcpy(previous, id, sizeof id);
+        if (i == PART - 1) first = seconds() - begun;
+        if (i == LONG - 1) last = seconds() - begun;
+    }
+    if (last > 20 * first) fail_msg("%g s for the first, %g s for the last", first, last);
+    di_buffer out = DI_BUFFER_EMPTY;
+    di_error error;
+    assert_int_equal(di_stored_items(stored, id, "", 1000000, &out, &error), DI_OK);
+    assert_int_equal(out.size, 4 * LONG - 1);
+    di_buffer_free(&out);
+    di_stored_destroy(stored);
+}
+
+static void *read_on(void *user) {
+    di_error error;
+    for (int i = 0; i < 400; i++) {
+        di_buffer out = DI_BUFFER_EMPTY;
+        di_status status = di_stored_items(user, "a299", "", 1000000, &out, &error);
+        if (status == DI_OK && (out.size != 1199 || strncmp(out.data, "1,2,1,2", 7) != 0)) abort();
+        di_buffer_free(&out);
+    }
+    return NULL;
+}
+
+/* What is read meanwhile may be forgotten, or go for others. */
+static void readers_meanwhile(void **state) {
+    (void)state;
+    char id[32], previous[32];
+    di_stored *stored = di_stored_create(300 * 500);
+    pthread_t threads[2];
+    for (int t = 0; t < 2; t++) {
+        assert_int_equal(pthread_create(&threads[t], NULL, read_on, stored), 0);
+    }
+    for (int round = 0; round < 30; round++) {
+        previous[0] = '\0';
+        for (int i = 0; i < 300; i++) {
+            snprintf(id, sizeof id, "a%d", i);
+            put(stored, id, "", previous, "1", "2");
+            memcpy(previous, id, sizeof id);
+        }
+        for (int i = 0; i < 300; i++) {
+            snprintf(id, sizeof id, "b%d-%d", round, i);
+            if (i % 2) put(stored, id, "", "", "1", "2");
+            snprintf(id, sizeof id, "a%d", i);
+            while (di_stored_remove(stored, id, "")) continue;
+        }
+    }
+    for (int t = 0; t < 2; t++) pthread_join(threads[t], NULL);
+    di_stored_destroy(stored);
+}
+
 static void what_does_not_fit(void **state) {
     (void)state;
     char text[2001];
@@ -178,6 +250,8 @@ int main(void) {
         cmocka_unit_test(owners),
         cmocka_unit_test(items),
         cmocka_unit_test(the_bound),
+        cmocka_unit_test(long_conversations),
+        cmocka_unit_test(readers_meanwhile),
         cmocka_unit_test(what_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,7 +63,7 @@ di_grammar *grammar_of_schema(const char *schema, const di_grammar_options *opti
     di_grammar *grammar;
     di_error error;
     if (compile(schema, options, &grammar, &error) != DI_OK) {
-        fail_msg("%s: %s", schema, error.message);
+        fail_msg("%s: %.500s", error.message, schema);
     }
     return grammar;
 }

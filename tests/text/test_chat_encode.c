@@ -2,6 +2,7 @@
  * Expected prompts are spelled out here and not built from the encoder's own literals. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -462,12 +463,17 @@ static void bad_images(void **state) {
         "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"<｜deepseek_image｜>\"}]}]",
         "[{\"role\":\"tool\",\"content\":\"<｜deepseek_image｜>\"}]",
         "[{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"<｜deepseek_image｜>\"}]",
+        "[{\"role\":\"user\",\"content\":[\"a\",{\"type\":\"tool_result\",\"content\":"
+        "[{\"type\":\"text\",\"text\":\"<｜deepseek_image｜>\"}]}]}]",
     };
+    static const char *const places[] = {"content", "content[0].text", "content",
+                                         "reasoning_content", "content[1].content[0].text"};
     di_chat_options options = chat_mode();
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const char *message = chat_encode_error(texts[i], NULL, &options);
-        assert_memory_equal(message, "messages[0]", 11);
-        assert_string_equal(message + 11, spelled);
+        char want[200];
+        snprintf(want, sizeof want, "messages[0].%s%s", places[i], spelled);
+        assert_string_equal(message, want);
     }
     static const char *const blocks[] = {"{\"type\":\"image_url\"}",
                                          "{\"type\":\"image_url\",\"image_url\":{}}",

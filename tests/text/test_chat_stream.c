@@ -215,6 +215,19 @@ static void deep_values(void **state) {
     }
 }
 
+/* A key that comes twice in what a model wrote does not make a string of an object: the last counts. */
+static void repeated_keys(void **state) {
+    (void)state;
+    expect(false,
+           "<" DSML " invoke name=\"f\"><" DSML " parameter name=\"k\" string=\"false\">[{\"a\":1,"
+           "\"b\":{\"c\":1,\"c\":[]},\"a\":2}]</" DSML " parameter></" DSML " invoke>",
+           "B0:f A0:{\"k\": [{\"b\": {\"c\": []}, \"a\": 2}]} E0");
+    expect(false,
+           "<" DSML " invoke name=\"f\"><" DSML " parameter name=\"k\" string=\"false\">{\"a\":1,"
+           "\"a\":}</" DSML " parameter></" DSML " invoke>",
+           "B0:f A0:{\"k\": \"{\\\"a\\\":1,\\\"a\\\":}\"} E0");
+}
+
 /* What is no call comes back to the last byte. */
 static void malformed(void **state) {
     (void)state;
@@ -442,6 +455,7 @@ int main(void) {
         cmocka_unit_test(values_are_json),
         cmocka_unit_test(long_tags),
         cmocka_unit_test(deep_values),
+        cmocka_unit_test(repeated_keys),
         cmocka_unit_test(malformed),
         cmocka_unit_test(broken_calls),
         cmocka_unit_test(cut_off),

@@ -18,6 +18,36 @@ export function el(name, attributes = {}, ...children) {
 export const button = (label, onclick, attributes = {}) =>
     el('button', { type: 'button', class: 'small', onclick, ...attributes }, label);
 
+// To the clipboard; where the page came without TLS from another machine browsers give none, and a selection is copied.
+async function copy(text) {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const field = el('textarea', { class: 'off', 'aria-hidden': 'true' });
+    const before = document.activeElement;
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand('copy');
+    field.remove();
+    before?.focus();
+    if (!done) throw new Error('the browser does not allow it');
+}
+
+// A button that copies a text and says so.
+export function copyButton(text, what) {
+    const node = button('Copy', async () => {
+        try {
+            await copy(text);
+            node.textContent = 'Copied';
+            say(`${what} copied`);
+        } catch (error) {
+            node.textContent = 'Not copied';
+            say(`${what} not copied: ${error.message}`);
+        }
+        setTimeout(() => { node.textContent = 'Copy'; }, 2000);
+    }, { 'aria-label': `Copy ${what.toLowerCase()}` });
+    return node;
+}
+
 // For those who hear the page.
 export function say(text) {
     $('said').textContent = text;

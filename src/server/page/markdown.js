@@ -1,7 +1,7 @@
 // A model's text as elements: paragraphs, headings, lists, tables, quotes, rules, fenced code, `code`,
 // **bold**, *emphasis*.
 // Everything else, links and markup among it, stays the text that it is.
-import { el } from './dom.js';
+import { copyButton, el } from './dom.js';
 import { jsonNode } from './json.js';
 
 const inlineForms = [
@@ -43,7 +43,7 @@ function code(lines, language) {
     body.setAttribute('tabindex', '0');
     body.setAttribute('role', 'region');
     body.setAttribute('aria-label', language ? `Code, ${language}` : 'Code');
-    return el('figure', {}, language ? el('figcaption', {}, language) : null, body);
+    return el('figure', {}, el('figcaption', {}, el('span', {}, language), copyButton(text, 'Code')), body);
 }
 
 // The items from lines[at] on, those that stand deeper as lists of their own.
