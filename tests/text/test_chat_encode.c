@@ -463,8 +463,8 @@ static void bad_images(void **state) {
         "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"<｜deepseek_image｜>\"}]}]",
         "[{\"role\":\"tool\",\"content\":\"<｜deepseek_image｜>\"}]",
         "[{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"<｜deepseek_image｜>\"}]",
-        "[{\"role\":\"user\",\"content\":[\"a\",{\"type\":\"tool_result\",\"content\":"
-        "[{\"type\":\"text\",\"text\":\"<｜deepseek_image｜>\"}]}]}]",
+        ("[{\"role\":\"user\",\"content\":[\"a\",{\"type\":\"tool_result\",\"content\":"
+         "[{\"type\":\"text\",\"text\":\"<｜deepseek_image｜>\"}]}]}]"),
     };
     static const char *const places[] = {"content", "content[0].text", "content",
                                          "reasoning_content", "content[1].content[0].text"};
