@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/option_suggest.h"
 
 /* ---- Describing ---- */
 
@@ -191,137 +192,6 @@ const di_option *di_option_find(const di_verb *verb, const char *name) {
     return NULL;
 }
 
-/* Levenshtein distance, both at most MAX_NAME - 1 long. */
-enum { MAX_NAME = 32 };
-static int distance(const char *a, const char *b) {
-    size_t n = strlen(b);
-    int row[MAX_NAME];
-    for (size_t j = 0; j <= n; j++) row[j] = (int)j;
-    for (size_t i = 0; a[i]; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i + 1;
-        for (size_t j = 0; j < n; j++) {
-            int change = diagonal + (a[i] != b[j]);
-            diagonal = row[j + 1];
-            int step = (row[j] < row[j + 1] ? row[j] : row[j + 1]) + 1;
-            row[j + 1] = change < step ? change : step;
-        }
-    }
-    return row[n];
-}
-
-/* What vLLM and llama.cpp call our options: for whoever types from habit, who is told ours. */
-static const struct {
-    const char *theirs, *ours;
-} habits[] = {
-    {"max-model-len", "context"},
-    {"ctx-size", "context"},
-    {"c", "context"},
-    {"max-num-seqs", "max-batch"},
-    {"parallel", "max-batch"},
-    {"np", "max-batch"},
-    {"max-num-batched-tokens", "chunk"},
-    {"batch-size", "chunk"},
-    {"ubatch-size", "chunk"},
-    {"served-model-name", "name"},
-    {"alias", "name"},
-    {"allowed-origins", "cors"},
-    {"n-gpu-layers", "gpu-layers"},
-    {"ngl", "gpu-layers"},
-    {"gpu-memory-utilization", "gpu-memory"},
-    {"enable-prefix-caching", "prefix-cache"},
-    {"t", "threads"},
-    {"n-predict", "max-tokens"},
-    {"n", "max-tokens"},
-    {"repeat-penalty", "repetition-penalty"},
-};
-
-static bool begins_with(const char *option, const char *name) {
-    return strncmp(name, option, strlen(name)) == 0;
-}
-
-/* The options that begin so, as "--a, --b or --c"; false where less than two do. */
-static bool list_by_beginning(const di_verb *verb, const char *name, char *out, size_t size) {
-    int n = 0, left = 0;
-    for (int i = 0; i < DI_N_OPTIONS; i++) {
-        left += di_option_is_taken(verb, &di_options[i]) && begins_with(di_options[i].name, name);
-    }
-    if (strlen(name) < 2 || left < 2) return false;
-    out[0] = '\0';
-    for (int i = 0; i < DI_N_OPTIONS; i++) {
-        if (!di_option_is_taken(verb, &di_options[i]) || !begins_with(di_options[i].name, name)) {
-            continue;
-        }
-        size_t at = strlen(out);
-        snprintf(out + at, size - at, "%s--%s",
-                 n++ == 0    ? ""
-                 : left == 1 ? " or "
-                             : ", ",
-                 di_options[i].name);
-        left--;
-    }
-    return true;
-}
-
-/* The option that is meant: by habit, by its beginning, or by what was mistyped, of which there may be more in a
- * longer name. NULL: none. */
-static const char *nearest(const di_verb *verb, const char *name) {
-    const char *best = NULL;
-    int best_distance = 4;
-    size_t length = strlen(name);
-    if (length >= MAX_NAME) return NULL;
-    for (size_t i = 0; i < sizeof habits / sizeof *habits; i++) {
-        if (strcmp(habits[i].theirs, name) == 0 && di_option_find(verb, habits[i].ours)) {
-            return habits[i].ours;
-        }
-    }
-    for (int i = 0; i < DI_N_OPTIONS; i++) {
-        if (!di_option_is_taken(verb, &di_options[i])) continue;
-        if (length > 1 && begins_with(di_options[i].name, name)) return di_options[i].name;
-        int d = distance(name, di_options[i].name);
-        if (d < best_distance && 2 * d < (int)length) {
-            best_distance = d;
-            best = di_options[i].name;
-        }
-    }
-    return best;
-}
-
-/* The option of other verbs that is called so, or begins so. NULL: none. */
-static const char *elsewhere(const char *name) {
-    const char *found = NULL;
-    for (int i = 0; i < DI_N_OPTIONS; i++) {
-        if (strcmp(di_options[i].name, name) == 0) return di_options[i].name;
-        if (strlen(name) > 2 && begins_with(di_options[i].name, name)) found = di_options[i].name;
-    }
-    return found;
-}
-
-static di_status unknown_option(const di_verb *verb, const char *given, const char *name,
-                                di_error *error) {
-    char several[400];
-    const char *other = elsewhere(name);
-    bool exactly = other && strcmp(other, name) == 0;
-    if (!exactly && list_by_beginning(verb, name, several, sizeof several)) {
-        return di_fail(error, DI_ERR_USAGE, "unknown option %.60s; did you mean %s?", given,
-                       several);
-    }
-    const char *near = exactly ? NULL : nearest(verb, name);
-    if (!near && other) {
-        return di_fail(error, DI_ERR_USAGE,
-                       "--%s is no option of '%s'; 'deepinfer help %s' lists its options", other,
-                       verb->name, verb->name);
-    }
-    if (near) {
-        return di_fail(error, DI_ERR_USAGE, "unknown option %.60s; did you mean --%s?", given,
-                       near);
-    }
-    return di_fail(error, DI_ERR_USAGE,
-                   "unknown option %.60s; usage: deepinfer %s %s [options], which 'deepinfer help "
-                   "%s' lists",
-                   given, verb->name, verb->arguments, verb->name);
-}
-
 /* ---- The command line ---- */
 
 typedef struct di_parse {
@@ -367,15 +237,15 @@ static di_status set_option(di_parse *parse, const di_option *option, const char
         }
         text = parse->argv[parse->at++];
     }
-    char what[MAX_NAME + 2] = "--";
-    strncat(what, option->name, MAX_NAME - 1);
+    char what[DI_OPTION_NAME + 2] = "--";
+    strncat(what, option->name, DI_OPTION_NAME - 1);
     value->given = true;
     if (option->type == DI_TYPE_LIST) return add_item(parse, value, text, error);
     return di_option_read(option, what, text, value, error);
 }
 
 static di_status parse_long(di_parse *parse, const char *given, di_error *error) {
-    char name[2 * MAX_NAME];
+    char name[2 * DI_OPTION_NAME];
     size_t length = strcspn(given + 2, "=");
     const char *inline_value = given[2 + length] == '=' ? given + 2 + length + 1 : NULL;
     if (length >= sizeof name) length = sizeof name - 1;
@@ -392,7 +262,7 @@ static di_status parse_long(di_parse *parse, const char *given, di_error *error)
             return DI_OK;
         }
     }
-    return unknown_option(parse->verb, given, name, error);
+    return di_option_unknown(parse->verb, given, name, error);
 }
 
 static di_status parse_letter(di_parse *parse, const char *given, di_error *error) {
@@ -402,7 +272,7 @@ static di_status parse_letter(di_parse *parse, const char *given, di_error *erro
             return set_option(parse, option, NULL, error);
         }
     }
-    return unknown_option(parse->verb, given, given + 1, error);
+    return di_option_unknown(parse->verb, given, given + 1, error);
 }
 
 static di_status check_positional(const di_args *args, di_error *error) {

@@ -7,8 +7,9 @@
 
 #include <cmocka.h>
 
-/* Both files whole: the program is not a library. */
+/* The files whole: the program is not a library. */
 #include "cli/option_parse.c"
+#include "cli/option_suggest.c"
 #include "cli/option_table.c"
 
 static const di_verb run_verb = {.id = DI_VERB_RUN,
@@ -33,7 +34,7 @@ static void test_rows_are_complete(void **state) {
     for (int i = 0; i < DI_N_OPTIONS; i++) {
         const di_option *o = &di_options[i];
         assert_non_null(o->name);
-        assert_true(strlen(o->name) < MAX_NAME);
+        assert_true(strlen(o->name) < DI_OPTION_NAME);
         assert_true(strncmp(o->name, "no-", 3) != 0);
         assert_int_not_equal(o->verbs, 0);
         assert_non_null(o->help);
