@@ -1,6 +1,7 @@
 #include "server/constraint.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -253,15 +254,25 @@ static di_status only_allowed(di_constraint *c, const di_json *allowed, const di
     return DI_OK;
 }
 
-di_status di_constraint_end(di_constraint *c, di_gen_request *request, const di_json *tools,
-                            const di_tool_choice *choice, const di_request_env *env,
-                            di_error *error) {
+/* An error that names one of some tools names its place among all. */
+static void place_in_all(const di_json *all, const di_json *some, di_error *error) {
+    static const char list[] = "tools[";
+    char rest[sizeof error->message], *end;
+    if (strncmp(error->message, list, sizeof list - 1) != 0) return;
+    size_t index = strtoul(error->message + sizeof list - 1, &end, 10), place = 0;
+    const di_json *one = some->first;
+    while (one && index-- > 0) one = one->next;
+    /* A copy has the members of what it is a copy of. */
+    for (const di_json *t = all->first; t && one && t->first != one->first; t = t->next) place++;
+    snprintf(rest, sizeof rest, "%s", end);
+    snprintf(error->message, sizeof error->message, "%s%zu%.400s", list, place, rest);
+}
+
+/* What comes of the tools that may be called. */
+static di_status hold(const di_constraint *c, di_gen_request *request, const di_json *tools,
+                      const di_tool_choice *choice, const di_request_env *env, di_error *error) {
     bool strict = false, some = tools && tools->length > 0;
     bool must = choice->kind == DI_GRAMMAR_TOOLS_REQUIRED;
-    if (!some && (must || choice->allowed)) {
-        return di_fail(error, DI_ERR_INVALID, "tool_choice: there are no tools to choose from");
-    }
-    if (choice->allowed) DI_TRY(only_allowed(c, choice->allowed, &tools, error));
     if (some) DI_TRY(any_strict(tools, &strict, error));
     if (some && choice->kind == DI_GRAMMAR_TOOLS_NONE) {
         DI_TRY(di_constraint_forbid(request, "｜DSML｜", env, error)); /* it begins a call */
@@ -278,6 +289,21 @@ di_status di_constraint_end(di_constraint *c, di_gen_request *request, const di_
                                .beside = c->field && !must ? &c->form : NULL};
     const char *field = spec.beside ? c->field : must || !strict ? "tool_choice" : "tools";
     return take(request, &spec, env, field, error);
+}
+
+di_status di_constraint_end(di_constraint *c, di_gen_request *request, const di_json *tools,
+                            const di_tool_choice *choice, const di_request_env *env,
+                            di_error *error) {
+    const di_json *some = tools;
+    bool must = choice->kind == DI_GRAMMAR_TOOLS_REQUIRED;
+    if ((!tools || tools->length == 0) && (must || choice->allowed)) {
+        return di_fail(error, DI_ERR_INVALID, "tool_choice: there are no tools to choose from");
+    }
+    if (!choice->allowed) return hold(c, request, tools, choice, env, error);
+    DI_TRY(only_allowed(c, choice->allowed, &some, error));
+    di_status status = hold(c, request, some, choice, env, error);
+    if (status != DI_OK) place_in_all(tools, some, error);
+    return status;
 }
 
 static di_status wrong_choice(di_error *error) {

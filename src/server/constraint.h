@@ -33,15 +33,15 @@ di_status di_constraint_form(di_constraint *constraint, di_form form, const di_j
 typedef struct di_tool_choice {
     di_grammar_tool_choice kind;
     const char *name; /* with REQUIRED: only this one, or NULL */
-    const di_json
-        *allowed; /* a list of {"name": ...}, also inside of "function": only these, or NULL */
+    /* A list of {"name": ...}, also inside of "function": only these, or NULL. */
+    const di_json *allowed;
 } di_tool_choice;
 
 /* What comes of it for the request. Calls of these tools (OpenAI's objects, or the inner ones; NULL: none)
  * are not made, made as the model likes, or at least one is; only of those that the choice names, if it
- * names any. Where the model may choose, the answer is of the form or calls tools; where it must call, forms say nothing.
- * Strict tools get the arguments of their schemas; request->one_call counts. DI_ERR_INVALID,
- * DI_ERR_UNSUPPORTED, DI_ERR_MEMORY. */
+ * names any. Where the model may choose, the answer is of the form or calls tools; where it must call,
+ * forms say nothing. Strict tools get the arguments of their schemas; request->one_call counts.
+ * DI_ERR_INVALID, DI_ERR_UNSUPPORTED, DI_ERR_MEMORY. */
 di_status di_constraint_end(di_constraint *constraint, di_gen_request *request,
                             const di_json *tools, const di_tool_choice *choice,
                             const di_request_env *env, di_error *error);

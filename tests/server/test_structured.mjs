@@ -135,6 +135,14 @@ test('only some of the tools may be called', async () => {
         assert.equal(r.json.error.param, 'tool_choice');
         assert.match(r.json.error.message, why);
     }
+    for (const [more, param] of [[{ strict: true, parameters: odd }, 'tools[2]'],
+        [{ strict: 5 }, 'tools[2].strict']]) { // its place among all that were sent
+        const list = openai.map((k) => (k.function.name === 'blue' ?
+            { type: 'function', function: { ...k.function, ...more } } : k));
+        const r = await chat({ tools: list, tool_choice: of('auto', ['blue']).chat });
+        assert.equal(r.status, 400, r.text);
+        assert.equal(r.json.error.param, param, r.text);
+    }
 });
 
 test('the other forms, under their names', async () => {
