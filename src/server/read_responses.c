@@ -37,30 +37,13 @@ static di_status build_tools(const di_json *tools, di_buffer *out, di_error *err
 
 /* ---- The body ---- */
 
-/* What would change the answer and is not here. */
-static di_status check_supported(const di_json *body, di_error *error) {
-    static const char *const stateful[] = {"conversation", "prompt"};
-    bool background = false;
-    for (int i = 0; i < 2; i++) {
-        if (!di_field(body, stateful[i])) continue;
-        return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "%s: there are none here; send the whole conversation in input, or go on "
-                       "by previous_response_id",
-                       stateful[i]);
-    }
+static di_status check_include(const di_json *body, di_error *error) {
     const di_json *include = di_field(body, "include");
     for (const di_json *i = include && include->type == DI_JSON_ARRAY ? include->first : NULL; i;
          i = i->next) {
         if (!di_json_is_string(i, "message.output_text.logprobs")) continue;
         return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "include: log-probabilities are told in chat completions only");
-    }
-    const di_json *text = di_field(body, "text");
-    if (text && text->type != DI_JSON_OBJECT) return di_field_wrong("text", "an object", error);
-    DI_TRY(di_field_bool(body, "background", &background, error));
-    if (background) {
-        return di_fail(error, DI_ERR_UNSUPPORTED,
-                       "background: an answer is made while its client waits");
+                       "include: log-probabilities are not told here; ask for a chat completion");
     }
     return DI_OK;
 }
@@ -175,6 +158,7 @@ static di_status repeat(di_gen_request *r, const di_json *body, di_error *error)
 di_status read_responses(di_generation *g, const di_json *body, di_error *error) {
     di_gen_request *r = &g->work_request;
     const di_request_env *env = &g->server->env;
+    const di_json *text = di_field(body, "text");
     di_arena arena = DI_ARENA_EMPTY;
     r->dialect = DI_DIALECT_RESPONSES;
     r->n_choices = 1;
@@ -184,7 +168,8 @@ di_status read_responses(di_generation *g, const di_json *body, di_error *error)
     DI_TRY(di_openai_read_stops(r, body, "stop", error));
     DI_TRY(di_field_bool(body, "stream", &r->stream, error));
     DI_TRY(read_unsupported(body, DI_DIALECT_RESPONSES, error));
-    DI_TRY(check_supported(body, error));
+    DI_TRY(check_include(body, error));
+    if (text && text->type != DI_JSON_OBJECT) return di_field_wrong("text", "an object", error);
     DI_TRY(di_constraint_read(r, body, env, error));
     di_status status = read_prompt(g, body, &arena, error);
     di_arena_free(&arena);

@@ -22,7 +22,11 @@ static const struct {
     {"functions", CHAT, false, "send tools"},
     {"audio", CHAT, false, "answers are text"},
     {"web_search_options", CHAT, false, "send a tool"},
-    {"top_logprobs", RESPONSES, false, "log-probabilities are told in chat completions only"},
+    {"conversation", RESPONSES, false,
+     "send the whole conversation in input, or go on by previous_response_id"},
+    {"prompt", RESPONSES, false, "send its text in input"},
+    {"background", RESPONSES, false, "an answer is made while its client waits"},
+    {"top_logprobs", RESPONSES, false, "ask for a chat completion"},
     /* vLLM */
     {"continue_final_message", CHAT, false, "send \"prefix\": true in the last message"},
     {"echo", CHAT, false, "leave it out"},
