@@ -291,6 +291,8 @@ test('code is copied, by its button and by the keyboard', async () => {
     await eventually('by a selection', async () => await read() === 'selected: ' + code);
     assert.equal(await page.locator('textarea.off').count(), 0);
     assert.ok(await buttons.first().evaluate((e) => e === document.activeElement), 'the focus is back');
+    await page.getByRole('button', { name: 'Copy', exact: true }).click(); // the whole answer
+    await eventually('the same way', async () => (await read()).startsWith('selected: Here:\n```c'));
     assert.deepEqual(complaints, []);
     await context.close();
 });

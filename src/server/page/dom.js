@@ -19,7 +19,7 @@ export const button = (label, onclick, attributes = {}) =>
     el('button', { type: 'button', class: 'small', onclick, ...attributes }, label);
 
 // To the clipboard; where the page came without TLS from another machine browsers give none, and a selection is copied.
-async function copy(text) {
+export async function copyText(text) {
     if (navigator.clipboard) return navigator.clipboard.writeText(text);
     const field = el('textarea', { class: 'off', 'aria-hidden': 'true' });
     const before = document.activeElement;
@@ -36,7 +36,7 @@ async function copy(text) {
 export function copyButton(text, what) {
     const node = button('Copy', async () => {
         try {
-            await copy(text);
+            await copyText(text);
             node.textContent = 'Copied';
             say(`${what} copied`);
         } catch (error) {

@@ -1,5 +1,5 @@
 // The page: what happens when one writes, stops, edits, asks again.
-import { $, say } from './dom.js';
+import { $, copyText, say } from './dom.js';
 import { ask, headers, Refusal } from './ask.js';
 import { load, save, messages, newAnswer, openCalls } from './talk.js';
 import { answerView, userView, speedText, plainText } from './view.js';
@@ -166,7 +166,7 @@ function giveResult(call, text) {
 
 async function copy(turn) {
     try {
-        await navigator.clipboard.writeText(plainText(turn));
+        await copyText(plainText(turn));
         say('Copied.');
     } catch {
         say('The browser does not let this page copy.');

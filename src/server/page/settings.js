@@ -67,7 +67,8 @@ function readForm() {
     }
 }
 
-// Fields of a request. A whole number that JavaScript would round is none: the form has a most for the seed. Throws a Mistake, whose field says where.
+// Fields of a request. A whole number that JavaScript would round is none: the form has a most for the seed.
+// Throws a Mistake, whose field says where.
 export function readParameters() {
     const body = readForm(), effort = $('effort').value;
     for (const name of ['temperature', 'top_p', 'max_tokens', 'seed']) {
