@@ -4,8 +4,8 @@
  * to the last digit, members in the order received. Libraries keep doubles or 64-bit integers.
  *
  * Reader: RFC 8259, nothing more (no NaN, comments or trailing commas). Text must be valid UTF-8
- * without lone surrogates in escapes; a duplicate key in an object is an error (but for di_json_parse_last); nesting is limited
- * to DI_JSON_MAX_DEPTH. The tree lives in the caller's arena; strings are NUL-terminated copies
+ * without lone surrogates in escapes; a duplicate key in an object is an error (but for
+ * di_json_parse_last); nesting is limited to DI_JSON_MAX_DEPTH. The tree lives in the caller's arena; strings are NUL-terminated copies
  * that may contain NUL themselves, so use their length. No function here blocks or keeps state.
  */
 #ifndef DI_BASE_JSON_H

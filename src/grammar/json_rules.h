@@ -14,8 +14,7 @@ enum {
 typedef struct json_rules {
     compiler *c;
     di_grammar_space space;
-    bool
-        in_call; /* strings may not spell the marker of tool calls, which would end their parameter */
+    bool in_call; /* strings do not spell the marker of tool calls: it would end their parameter */
     int32_t space_rule, char_rule, string, number, integer, value, object, array; /* -1: not made */
 } json_rules;
 

@@ -151,8 +151,8 @@ di_status di_openai_read_effort(di_gen_request *request, const di_json *body, co
     const char *text = NULL;
     DI_TRY(di_field_text(body, key, &text, error));
     if (!text) return DI_OK;
-    out->thinking =
-        true; /* also where the model's name says otherwise; "none" turns it off itself */
+    /* Also where the model's name says otherwise; "none" turns it off itself. */
+    out->thinking = true;
     return di_gen_request_copy(request, text, strlen(text), &out->effort, error);
 }
 

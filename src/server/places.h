@@ -11,8 +11,7 @@
 
 typedef struct di_place {
     size_t message;
-    bool
-        content; /* its content, or what is in it; otherwise the message as a whole, or another member */
+    bool content; /* its content, or what is in it; otherwise all of it, or another member */
     int64_t call; /* of its tool calls that one, or -1 */
 } di_place;
 

@@ -31,8 +31,8 @@ typedef struct di_stored_response {
  * one and forgetting it do not: they are for the loop. */
 void di_stored_put(di_stored *stored, const di_stored_response *response);
 
-/* Not for the loop. Appends the items of the conversation up to `id`, its beginning first. DI_ERR_INVALID where any of it
- * is not there (any more) or not the owner's; DI_ERR_UNSUPPORTED where they have more than max_bytes;
+/* Not for the loop. Appends the items of the conversation up to `id`, its beginning first. DI_ERR_INVALID
+ * where any of it is not there (any more) or not the owner's; DI_ERR_UNSUPPORTED where they have more than max_bytes;
  * DI_ERR_MEMORY. stored may be NULL. */
 di_status di_stored_items(di_stored *stored, const char *id, const char *owner, size_t max_bytes,
                           di_buffer *out, di_error *error);
