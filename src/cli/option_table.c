@@ -239,7 +239,7 @@ const di_option di_options[DI_N_OPTIONS] = {
         .group = DI_GROUP_SERVER, .value = "BYTES", .min = 0, .max = 1099511627776.0,
         .default_value = "64M", .verbs = SERVE,
         .help = "Memory for responses that clients may go on from by previous_response_id, unless "
-                "they say store false. What was not used for longest goes first; 0 keeps none."},
+                "they say store false. What nobody went on from for longest goes first; 0 keeps none."},
     [DI_OPT_KEEP_ALIVE] = {.name = "keep-alive", .type = DI_TYPE_REAL, .group = DI_GROUP_SERVER,
         .value = "X", .unit = "seconds", .min = 0.1, .max = 86400, .default_value = "10",
         .verbs = SERVE,

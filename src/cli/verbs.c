@@ -143,8 +143,8 @@ const di_verb di_verbs[] = {
      "model.\n\n"
      "It listens on this machine alone and asks for no key unless told otherwise. TLS is the business "
      "of a reverse proxy in front of it. One line a request goes to stderr.\n\n"
-     "SIGTERM or Ctrl-C: no more requests are taken, answers in progress end; a second one ends at "
-     "once. SIGHUP reads the keys again.",
+     "SIGTERM or Ctrl-C: no more requests are taken, answers in progress end; a second one cuts "
+     "them off. SIGHUP reads the keys again.",
      serve_examples, di_cmd_serve},
     {DI_VERB_BENCH, "bench", "[MODEL]", 0, 1, "how fast a model runs here, as tables or JSON",
      "Measures what --scenario names and prints a table for each: prefill (tokens a second over "

@@ -388,7 +388,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer) {
     if (conn->state == DI_CONN_HEAD && conn->in.size == 0) begin_head(conn);
     di_buffer_append(&conn->in, bytes, size);
     if (conn->in.failed || (conn->state == DI_CONN_BUSY && conn->in.size > MAX_PIPELINED)) {
-        conn_close(conn);
+        conn_give_up(conn, conn->in.failed ? "out_of_memory" : "sent_ahead");
         return;
     }
     process(conn);
@@ -397,7 +397,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer) {
     if (conn->state == DI_CONN_HEAD) {
         refuse_head(conn, 429, "overloaded", 1, "too many bytes of requests are being read");
     } else {
-        conn_close(conn);
+        conn_give_up(conn, "sent_ahead");
     }
 }
 

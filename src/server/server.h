@@ -49,7 +49,8 @@ di_server_options di_server_options_defaults(void);
 di_status di_server_check(const di_server_options *options, di_error *error);
 
 /* Serves until SIGTERM or SIGINT, then until the answers in progress have ended or the drain timeout
- * is over; a second signal ends at once. SIGHUP reads the keys again. The engine must serve requests
+ * is over; then, or with a second signal, those that are left end as errors, and a second later, or with
+ * a third signal, everything ends. SIGHUP reads the keys again. The engine must serve requests
  * and is the server's for that time. DI_OK after a signal; DI_ERR_IO when it cannot listen; the
  * engine's error when that failed. */
 di_status di_server_run(di_engine *engine, const di_server_options *options, di_error *error);
