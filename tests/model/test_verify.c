@@ -3,7 +3,7 @@
  * reading those tokens row by row leaves, draft windows too. Blocks that are under way can be given
  * up, and the last tokens of a settled one taken back. The same where steps only decode.
  */
-/* ctest: slow threads */
+/* ctest: slow */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

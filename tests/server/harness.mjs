@@ -129,7 +129,7 @@ export function joinChat(events) {
 
 // The server behind a link over which answers come a few bytes at a time: whoever is slow to look still sees
 // one that is not over.
-export async function slowLink(server, bytes = 64, milliseconds = 20) {
+export async function slowLink(server, bytes = 128, milliseconds = 20) {
     const link = net.createServer((client) => {
         const inner = net.connect({ port: server.port, host: '127.0.0.1' });
         client.on('error', () => { }).on('close', () => inner.destroy());
