@@ -14,6 +14,7 @@
 #include "cli/eval_setting.c"
 #include "cli/eval_stats.c"
 #include "cli/option_parse.c"
+#include "cli/option_suggest.c"
 #include "cli/option_table.c"
 
 static void near(double x, double want) {
