@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hex.h"
 #include "base/utf8.h"
 
 typedef struct parser {
@@ -42,11 +43,7 @@ static void skip_blank(parser *p) {
 static int hex4(const char *at) {
     int value = 0;
     for (int i = 0; i < 4; i++) {
-        char c = at[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
+        int digit = di_hex_digit(at[i]);
         if (digit < 0) return -1;
         value = value * 16 + digit;
     }

@@ -1,6 +1,7 @@
 /* Reading regular expressions. */
 #include <string.h>
 
+#include "base/hex.h"
 #include "base/utf8.h"
 #include "grammar/regex.h"
 #include "grammar/regex_tree.h"
@@ -49,17 +50,11 @@ static uint32_t take_code(parser *p) {
     return code;
 }
 
-static int hex_digit(int c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Exactly n hexadecimal digits. */
 static uint32_t take_hex(parser *p, int n) {
     uint32_t code = 0;
     for (int i = 0; i < n; i++) {
-        int digit = hex_digit(peek(p));
+        int digit = di_hex_digit(peek(p));
         if (digit < 0) {
             wrong(p, "an escape needs more hexadecimal digits");
             return 0;
@@ -75,7 +70,7 @@ static uint32_t take_unicode(parser *p) {
     uint32_t code = 0;
     if (take(p, "{")) {
         do {
-            int digit = hex_digit(peek(p));
+            int digit = di_hex_digit(peek(p));
             code = code * 16 + (uint32_t)digit;
             if (digit < 0 || code > CHARS_LAST) {
                 wrong(p, "\\u{...} needs a code point");

@@ -3,13 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hex.h"
 #include "grammar/schema_internal.h"
-
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    char lower = (char)(c | 0x20);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
 
 /* %XX undone; false when malformed. */
 static bool unescape(const char *from, size_t size, char *to, size_t *n) {
@@ -19,8 +14,8 @@ static bool unescape(const char *from, size_t size, char *to, size_t *n) {
             to[(*n)++] = from[i];
             continue;
         }
-        int high = i + 2 < size ? hex_digit(from[i + 1]) : -1;
-        int low = i + 2 < size ? hex_digit(from[i + 2]) : -1;
+        int high = i + 2 < size ? di_hex_digit(from[i + 1]) : -1;
+        int low = i + 2 < size ? di_hex_digit(from[i + 2]) : -1;
         if (high < 0 || low < 0) return false;
         to[(*n)++] = (char)(high * 16 + low);
         i += 2;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/hex.h"
 #include "server/connection_internal.h"
 
 static bool same_origin(http_text origin, http_text host) {
@@ -116,8 +117,8 @@ static void read_detail(http_text text, char *out, size_t size) {
     for (size_t i = 0; i < text.size; i++) {
         int c = (unsigned char)text.data[i];
         if (c == '%') {
-            int high = i + 2 < text.size ? http_hex_digit(text.data[i + 1]) : -1;
-            int low = i + 2 < text.size ? http_hex_digit(text.data[i + 2]) : -1;
+            int high = i + 2 < text.size ? di_hex_digit(text.data[i + 1]) : -1;
+            int low = i + 2 < text.size ? di_hex_digit(text.data[i + 2]) : -1;
             c = high < 0 || low < 0 ? 0 : high * 16 + low;
             i += 2;
         }

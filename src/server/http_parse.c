@@ -3,6 +3,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/hex.h"
+
 /* ---- The head ---- */
 
 int64_t http_find_head(const char *bytes, size_t size, size_t *seen) {
@@ -30,12 +32,6 @@ static bool is_made_of(http_text text, const char *others) {
 
 static bool is_token(http_text text) {
     return text.size > 0 && is_made_of(text, "!#$%&'*+-.^_`|~");
-}
-
-int http_hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
 bool http_text_is(http_text text, const char *other) {
@@ -252,7 +248,7 @@ enum { MAX_SIZE_LINE = 256, MAX_TRAILERS = 8192 };
 
 /* A byte of the line with a chunk's size. */
 static bool size_byte(http_body *body, char c) {
-    int digit = http_hex_digit(c);
+    int digit = di_hex_digit(c);
     if (++body->n_line > MAX_SIZE_LINE) return false;
     if (body->state == CHUNK_SIZE && digit >= 0) {
         body->left = body->left * 16 + (uint64_t)digit;

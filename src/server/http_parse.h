@@ -48,8 +48,6 @@ int http_read_head(const char *bytes, size_t size, http_head *out, const char **
 /* The value of a header that may stand once, by its name in lower case; data NULL: not there. */
 http_text http_get(const http_head *head, const char *name);
 bool http_text_is(http_text text, const char *other);
-/* -1: it is none. */
-int http_hex_digit(char c);
 
 /* The body. Start zeroed with `chunked` or `left` set. */
 typedef struct http_body {
