@@ -144,15 +144,20 @@ static void read_all(const bed *t, uint8_t *to) {
     assert_int_equal(di_backend_sync(t->b, &error), DI_OK);
 }
 
-static void test_between(void **state) {
-    (void)state;
-    static const int32_t rows[] = {1, 3, 8, 9};
+/* A bed on the GPU; where there is none the test is skipped. */
+static bed open_bed(void) {
     di_backend *b = NULL;
     di_error error;
     di_status status = di_backend_create_cuda(DI_NUMERICS_RELEASE, NULL, &b, &error);
     if (status == DI_ERR_UNSUPPORTED) skip();
     assert_int_equal(status, DI_OK);
-    bed t = make_bed(b);
+    return make_bed(b);
+}
+
+static void test_between(void **state) {
+    (void)state;
+    static const int32_t rows[] = {1, 3, 8, 9};
+    bed t = open_bed();
     int64_t size = 0;
     for (int i = 0; i < N_BUFFERS; i++) size += row_bytes[i] * MAX_ROWS;
     uint8_t *apart = malloc((size_t)size), *together = malloc((size_t)size);
@@ -166,18 +171,15 @@ static void test_between(void **state) {
     }
     free(apart);
     free(together);
-    b->destroy(b);
+    t.b->destroy(t.b);
 }
 
 /* Rows that changed since sublayer_in left them are not taken for those that it kept. */
 static void test_changed_rows(void **state) {
     (void)state;
-    di_backend *b = NULL;
+    bed t = open_bed();
+    di_backend *b = t.b;
     di_error error;
-    di_status status = di_backend_create_cuda(DI_NUMERICS_RELEASE, NULL, &b, &error);
-    if (status == DI_ERR_UNSUPPORTED) skip();
-    assert_int_equal(status, DI_OK);
-    bed t = make_bed(b);
     uint8_t before[2 * WIDTH], after[2 * WIDTH], zeros[2 * WIDTH] = {0};
     run(&t, 1, true, false);
     b->download(b->stream, before, t.at[OUT], sizeof before);
