@@ -40,6 +40,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr di_dtype W = Job::FORMAT;
     static constexpr int GROUP = mma_format<W>::GROUP, HEIGHT = WIDE_HEIGHT / Job::SIDES;
     static constexpr int K = mma_format<W>::CHUNK_K, GROUPS = K / GROUP; /* of a stage */
+    static constexpr int UNITS = K / 32;
     static constexpr int STRIPS = WIDE_HEIGHT / MMA_STRIP, OCTETS = N / 8, SUMS = N / 2;
     static_assert(WIDE_HEIGHT == MMA_BLOCK, "a side's strips are neighbours");
 
@@ -55,8 +56,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* Registers of a thread of the last warpgroup, and of the others: together no more than three
      * have when the block begins, 168 or 80. */
-    static constexpr int FEWER = BLOCKS == 1 ? 56 : SPLIT ? 40 : 32;
-    static constexpr int MORE = BLOCKS == 1 ? 224 : SPLIT ? 96 : 104;
+    static constexpr int FEWER = BLOCKS == 1 ? 40 : SPLIT ? 40 : 32;
+    static constexpr int MORE = BLOCKS == 1 ? 232 : SPLIT ? 96 : 104;
     static_assert(FEWER + 2 * MORE <= 3 * (BLOCKS == 1 ? 168 : 80), "there are as many");
 
     /* What the sums of a column need, which a thread of each warpgroup asks for before the tile is
@@ -96,6 +97,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     int32_t first_stage, end_stage;
     int32_t t, group, own_row; /* own_row and OTHER_ROW further: of this thread's sums */
     bool far;
+    uint32_t leads; /* 1 in one lane of a warp */
 
     /* From the run and the scale of a thread's first row to those of its second: 8 further in its
      * strip, or the same of the other side. */
@@ -118,6 +120,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         t = lane_id() % 4, group = warp_id() / 4;
         own_row = warp_id() * (MMA_STRIP / Job::SIDES) + lane_id() / 4;
         far = mma_format<W>::SCALES && *j.rows.far != 0;
+        leads = elected_lane();
     }
     __device__ int32_t part_stages() const { return mma_part_length(job.rows.k) / K; }
 
@@ -188,7 +191,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* A warp is done with a stage. */
     __device__ void release(int slot) const {
-        if (lane_id() == 0) barrier_arrive(shared_address(&part->empty[slot]));
+        if (leads != 0) barrier_arrive(shared_address(&part->empty[slot]));
     }
 
     /* In a stage: the run and the scale of own_row, in group 0 of its strip. */
@@ -203,61 +206,78 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                                                       : upper * 4 + t / 2);
     }
 
+    /* What a thread has of a stage's weights, and what they are multiplied by. */
+    struct packed {
+        uint4 lower[GROUPS], upper[GROUPS];
+        uint32_t by[GROUPS], by8[GROUPS];
+    };
+    __device__ void load_runs(uint32_t run, int q, packed &w) const {
+        w.lower[q] = load_shared_128(run + 2 * q * WARP * 16);
+        w.upper[q] = load_shared_128(run + 2 * q * WARP * 16 + OTHER_RUN);
+    }
+    __device__ void load_scales(bool is_far, uint32_t stage, int q, packed &w) const {
+        uint32_t scales = stage + own_scale() + 2 * q; /* FP4 has one group */
+        uint32_t by = load_shared_8(scales), by8 = load_shared_8(scales + OTHER_SCALE);
+        w.by[q] = is_far ? mma_multiplier<W, true>(by) : mma_multiplier<W, false>(by);
+        w.by8[q] = is_far ? mma_multiplier<W, true>(by8) : mma_multiplier<W, false>(by8);
+    }
+
+    /* Whether the loop is there twice, for far scales and for others, and reads all weights of a stage
+     * before products are waited for: what takes registers that two blocks do not have. */
+    static constexpr bool TWICE = mma_format<W>::SCALES && BLOCKS == 1;
+
     /* A stage, in units of two steps, for M columns; `before`: the slot of the stage before, which is
-     * given back once its products are done, or -1. */
-    template <int M>
+     * given back once its products are done, or -1. All of its weights are on their way from shared
+     * memory before products are waited for: a warpgroup has half the time of two to decode a unit,
+     * and all of it while the other one finishes sums. */
+    template <int M, bool FAR>
     __device__ void multiply_stage(int slot, int before, uint32_t (&a)[2][8],
                                    float (&sums)[M / 2]) const {
         uint32_t stage = ring + static_cast<uint32_t>(slot) * STAGE;
-        uint32_t run = stage + own_run(), x = stage + WEIGHTS;
+        uint32_t run = stage + own_run(), x = group_operand(stage + WEIGHTS);
+        packed w = {};
+        bool is_far = TWICE ? FAR : far;
+        if constexpr (TWICE) {
 #pragma unroll
-        for (int q = 0; q < GROUPS; q++) {
-            uint4 lower = {}, upper = {};
-            if constexpr (W != DI_BF16) {
-                lower = load_shared_128(run + 2 * q * WARP * 16);
-                upper = load_shared_128(run + 2 * q * WARP * 16 + OTHER_RUN);
-            }
-            uint32_t by = 0, by8 = 0;
-            if constexpr (mma_format<W>::SCALES) {
-                uint32_t scales = stage + own_scale() + 2 * q; /* FP4 has one group */
-                uint32_t scale = load_shared_8(scales);
-                uint32_t scale8 = load_shared_8(scales + OTHER_SCALE);
-                by = far ? mma_multiplier<W, true>(scale) : mma_multiplier<W, false>(scale);
-                by8 = far ? mma_multiplier<W, true>(scale8) : mma_multiplier<W, false>(scale8);
-            }
+            for (int q = 0; q < GROUPS; q++) load_runs(run, q, w);
 #pragma unroll
-            for (int u = 0; u < GROUP / 32; u++) {
-                int unit = q * (GROUP / 32) + u;
-                uint32_t(&mine)[8] = a[unit % 2];
-                products_wait<1>(); /* the unit before the last one is done with its registers */
-                if (unit == 1 && before >= 0) release(before);
-                if constexpr (W ==
-                              DI_BF16) { /* stored values are operands as they are: not before */
-                    lower = load_shared_128(run + 2 * q * WARP * 16);
-                    upper = load_shared_128(run + 2 * q * WARP * 16 + OTHER_RUN);
-                }
-                if (far)
-                    mma_decode<W, true>(lower, upper, u, by, by8, mine);
-                else
-                    mma_decode<W, false>(lower, upper, u, by, by8, mine);
-                products_begin();
+            for (int q = 0; q < GROUPS; q++) load_scales(is_far, stage, q, w);
+        }
 #pragma unroll
-                for (int s = 0; s < 2; s++)
-                    group_mma<M, OCTET>(sums, mine + 4 * s, x + (2 * unit + s) * 256);
-                products_commit();
+        for (int unit = 0; unit < UNITS; unit++) {
+            int q = unit / (GROUP / 32);
+            uint32_t(&mine)[8] = a[unit % 2];
+            if (!TWICE && mma_format<W>::SCALES && unit % (GROUP / 32) == 0) {
+                load_runs(run, q, w);
+                load_scales(is_far, stage, q, w);
             }
+            products_wait<1>(); /* the unit before the last one is done with its registers */
+            if (unit == 1 && before >= 0) release(before);
+            /* BF16: stored values are operands as they are: not before. */
+            if constexpr (W == DI_BF16) load_runs(run, q, w);
+            if (is_far)
+                mma_decode<W, true>(w.lower[q], w.upper[q], unit % (GROUP / 32), w.by[q], w.by8[q],
+                                    mine);
+            else
+                mma_decode<W, false>(w.lower[q], w.upper[q], unit % (GROUP / 32), w.by[q], w.by8[q],
+                                     mine);
+            products_begin();
+#pragma unroll
+            for (int s = 0; s < 2; s++)
+                group_mma<M, OCTET>(sums, mine + 4 * s, x + (2 * unit + s) * 16);
+            products_commit();
         }
     }
 
     /* sums += products of so many stages. */
-    template <int M>
+    template <int M, bool FAR>
     __device__ void multiply_part(int32_t stages, place &at, float (&sums)[M / 2]) const {
         static_assert(K >= 64 && K % 64 == 0, "units of a stage take turns in two registers");
         uint32_t a[2][8] = {};
         int before = -1;
         for (; stages > 0; stages--) {
             barrier_wait(shared_address(&part->full[at.slot]), at.parity);
-            multiply_stage<M>(at.slot, before, a, sums);
+            multiply_stage<M, FAR>(at.slot, before, a, sums);
             before = at.slot;
             at.next();
         }
@@ -267,14 +287,15 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     }
 
     /* The parts of K from 0 each, added in their order; the block's one part where it has one. */
-    template <int M> __device__ void multiply_tile(place &at, float (&total)[SUMS]) const {
+    template <int M, bool FAR>
+    __device__ void multiply_tile(place &at, float (&total)[SUMS]) const {
         int32_t each = SPLIT ? end_stage - first_stage : part_stages();
         int32_t left = end_stage - first_stage;
 #pragma unroll
         for (int i = 0; i < SUMS; i++) total[i] = -0.0f; /* plus x is x, also if that is -0 */
         do {
             float sums[M / 2] = {};
-            multiply_part<M>(left < each ? left : each, at, sums);
+            multiply_part<M, FAR>(left < each ? left : each, at, sums);
 #pragma unroll
             for (int i = 0; i < M / 2; i++) total[i] = SPLIT ? sums[i] : total[i] + sums[i];
             left -= each;
@@ -282,10 +303,12 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     }
 
     /* Narrower instructions where a tile is not full: 0 where there are none. Experts' tiles seldom
-     * are; below 32 columns decoding is what takes time, unless tiles have no more. */
+     * are; below 32 columns decoding is what takes time, unless tiles have no more. Of a matrix only the last
+     * tile is not: every width has left operands in registers of its own that nothing else may use, and
+     * decoding needs them. */
     static __host__ __device__ constexpr int narrower(int m) {
-        if (m <= 32) return ROUTED && N == 32 && m > 8 ? m / 2 : 0;
-        return m - 32;
+        if (!ROUTED || m <= 8) return 0;
+        return N == 32 ? m / 2 : m - 32;
     }
     template <int M>
     __device__ void multiply_columns(int32_t columns, place &at, float (&total)[SUMS]) const {
@@ -295,7 +318,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                 multiply_columns<LESS>(columns, at, total);
                 return;
             }
-        multiply_tile<M>(at, total);
+        multiply_tile<M, false>(at, total);
     }
 
     /* ---- Sums of whole tiles ---- */
@@ -463,7 +486,10 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             barrier_wait(shared_address(&part->full[at.slot]), at.parity); /* the tile is known */
             const mma_tile &tile = part->tile[known];
             of_column mine = find_column(tile);
-            multiply_columns<N>(tile.columns, at, total);
+            if (TWICE && far) /* seldom */
+                multiply_tile<N, TWICE>(at, total);
+            else
+                multiply_columns<N>(tile.columns, at, total);
             store_tile(tile, total, mine);
             known = known + 1 == KNOWN ? 0 : known + 1;
         }
