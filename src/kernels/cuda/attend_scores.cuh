@@ -8,8 +8,6 @@
 
 #include "kernels/cuda/attend_shared.cuh"
 
-static constexpr float LOG2_E = 1.4426950408889634f;
-
 typedef struct head_pair {  /* of two heads */
     float top[2], total[2]; /* after the last own block; total: of this thread's slots */
     uint32_t met;           /* blocks of the peer whose maxima have been taken over */
@@ -90,12 +88,6 @@ static __device__ __forceinline__ void mask_scores(float (&s)[32], int live) {
 #pragma unroll
     for (int i = 0; i < 32; i++)
         if (i / 4 * 8 + 2 * t + i % 2 >= live) s[i] = -INFINITY;
-}
-
-static __device__ __forceinline__ float fast_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 /* The peer's running maxima, after its next block. */

@@ -10,12 +10,13 @@
  * wide ones, of x_octets() in all; and what becomes of sums. One side: store of one; with column_at,
  * which says where a column goes, store4 of four, store8 of eight that are bf16, store_float where
  * FLOATS and the tile say so. Two: finish and finish8; joined with a column's weight, which column_at
- * says, and store_h8 of eight that are.
+ * says, and store_h8 of eight of both that are.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
 
 #include "kernels/cuda/mma_order.cuh"
+#include "kernels/cuda/rows.cuh"
 
 typedef struct mma_tile {
     const uint8_t *strips[2]; /* the first chunk of its first strip, of each side */
@@ -236,6 +237,7 @@ typedef struct pick_lists {
     int32_t *place; /* of a slot: row * top_k + the number of the row's picks of lower experts */
 } pick_lists;
 
+/* a(weight silu(gate) up); rounded to bf16, by the device's own powers. */
 template <typename A>
 static __device__ __forceinline__ A swiglu_value(float gate, float up, double limit, float weight) {
     if (limit > 0) {
@@ -243,7 +245,8 @@ static __device__ __forceinline__ A swiglu_value(float gate, float up, double li
         gate = fminf(gate, most);
         up = fminf(fmaxf(up, -most), most);
     }
-    return from_float<A>(weight * (gate * sigmoid(gate) * up));
+    float of_gate = sizeof(A) == 2 ? fast_sigmoid(gate) : sigmoid(gate);
+    return from_float<A>(weight * (gate * of_gate * up));
 }
 
 /* h = q8(a([weight] silu(w1 x) * (w3 x))): routed experts, or with `experts` NULL one for all rows
@@ -308,18 +311,17 @@ template <di_dtype W> struct mma_expert_in {
         return to_float(swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate),
                                                     round_a<__nv_bfloat16>(up), limit, weight));
     }
-    /* Eight channels from `row` on, of one column. Whole warps; four neighbours have 32 channels. */
-    __device__ void store_h8(const mma_tile &t, int32_t row, int32_t column, float (&v)[8]) const {
+    /* Eight channels from `row` on, of one column, from gate and up in bf16. Whole warps; four
+     * neighbours have 32 channels. h is wide. */
+    __device__ void store_h8(const mma_tile &t, int32_t row, int32_t column, float weight,
+                             uint4 gate, uint4 up) const {
+        float g[8], u[8];
+        bf16_words(gate, g), bf16_words(up, u);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            g[i] = to_float(swiglu_value<__nv_bfloat16>(g[i], u[i], limit, weight));
         bool live = column < t.columns && t.row + row < t.end;
-        mma_store_chunk(h_order, h, t.column + column, t.row + row, mma_padded(inner), true, live,
-                        v);
-    }
-    __device__ void store_h8(const mma_tile &t, int32_t row, int32_t column, uint4 h8) const {
-        float v[8] = {__uint_as_float(h8.x << 16), __uint_as_float(h8.x & 0xFFFF0000u),
-                      __uint_as_float(h8.y << 16), __uint_as_float(h8.y & 0xFFFF0000u),
-                      __uint_as_float(h8.z << 16), __uint_as_float(h8.z & 0xFFFF0000u),
-                      __uint_as_float(h8.w << 16), __uint_as_float(h8.w & 0xFFFF0000u)};
-        store_h8(t, row, column, v);
+        mma_store_wide<W>(h_order.octets, h, t.column + column, t.row + row, live, g);
     }
     /* The same from sums: gate and up of four, and of the next four. */
     __device__ void finish8(const mma_tile &t, int32_t row, int32_t column,
@@ -332,7 +334,7 @@ template <di_dtype W> struct mma_expert_in {
                              sums[3].x, sums[3].y, sums[3].z, sums[3].w};
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = joined(gate[i], up[i], weight);
-        store_h8(t, row, column, v);
+        mma_store_wide<W>(h_order.octets, h, t.column + column, t.row + row, live, v);
     }
     /* A warp: 32 channels of one column, from the sums of this lane's. */
     __device__ void finish(const mma_tile &t, int32_t row, int32_t column, float gate,
