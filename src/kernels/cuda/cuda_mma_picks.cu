@@ -49,13 +49,21 @@ static __device__ int32_t warp_running(int32_t x) {
     return x;
 }
 
+/* Picks of a tile of an expert that has so many: where tiles of many columns have to be several, they are
+ * of one size, since narrow ones cost as much as those of half the width. */
+static __device__ int32_t tile_picks(const pick_lists &lists, int32_t picks) {
+    if (lists.width < 128 || picks <= lists.width) return lists.width;
+    int32_t tiles = (picks + lists.width - 1) / lists.width;
+    return ((picks + tiles - 1) / tiles + lists.align - 1) / lists.align * lists.align;
+}
+
 /* Warp 0: where the slots and the tiles of every expert begin. */
 static __device__ void place_experts(int32_t n_experts, const sort_tables &t,
                                      const pick_lists &lists) {
     int32_t slot = 0, tile = 0;
     for (int32_t base = 0; base < n_experts; base += WARP) {
         int32_t e = base + lane_id(), picks = e < n_experts ? t.total[e] : 0;
-        int32_t tiles = (picks + lists.width - 1) / lists.width;
+        int32_t each = tile_picks(lists, picks), tiles = (picks + each - 1) / each;
         int32_t slots = (picks + lists.align - 1) / lists.align * lists.align;
         int32_t slot_end = slot + warp_running(slots), tile_end = tile + warp_running(tiles);
         if (e < n_experts) t.slot[e] = slot_end - slots, t.tile[e] = tile_end - tiles;
@@ -87,10 +95,10 @@ static __device__ void sort_picks(const di_experts_args &args, const sort_tables
     if (warp_id() == 0) place_experts(n, t, lists);
     __syncthreads();
     for (int32_t e = thread; e < n; e += SORT_THREADS) {
-        for (int32_t done = 0, i = t.tile[e]; done < t.total[e]; done += lists.width, i++) {
+        int32_t each = tile_picks(lists, t.total[e]);
+        for (int32_t done = 0, i = t.tile[e]; done < t.total[e]; done += each, i++) {
             int32_t left = t.total[e] - done;
-            lists.tiles[i] =
-                pick_tile{e, t.slot[e] + done, left < lists.width ? left : lists.width};
+            lists.tiles[i] = pick_tile{e, t.slot[e] + done, left < each ? left : each};
         }
         for (int32_t i = t.total[e]; i % lists.align != 0; i++) lists.pick[t.slot[e] + i] = -1;
     }
