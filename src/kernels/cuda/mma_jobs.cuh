@@ -56,6 +56,17 @@ mma_strip(const mma_rows &rows, const uint8_t *matrix, int32_t block, int32_t ro
            row % MMA_BLOCK / MMA_STRIP * mma_format<W>::CHUNK;
 }
 
+/* Which of `down` tiles of weights and `across` of columns is i-th. Eight tiles of columns go with a tile
+ * of weights before the next: together they fit the second cache. Returns the tile of weights. */
+static __device__ __forceinline__ int32_t mma_in_bands(int32_t i, int32_t down, int32_t across,
+                                                       int32_t *column) {
+    constexpr int BAND = 8;
+    int32_t band = i / (down * BAND), at = i - band * down * BAND;
+    int32_t in_band = across - band * BAND < BAND ? across - band * BAND : BAND;
+    *column = band * BAND + at % in_band;
+    return at / in_band;
+}
+
 /* Four values, of which `left` are there. */
 static __device__ __forceinline__ void mma_store4(__nv_bfloat16 *out, int32_t left, float4 y) {
     if (left >= 4 && reinterpret_cast<uintptr_t>(out) % 8 == 0) {
@@ -102,9 +113,7 @@ template <di_dtype W> struct mma_linear {
     mma_soon of_next;
     __device__ mma_soon soon() const { return of_next; }
 
-    /* Tiles of `height` weight rows and `width` columns. Eight tiles of columns go with a tile of
-     * weights before the next: together they fit the L2 cache. */
-    static constexpr int BAND = 8;
+    /* Tiles of `height` weight rows and `width` columns. */
     static __host__ __device__ int32_t over(int32_t n, int each) { return (n + each - 1) / each; }
     __host__ __device__ int32_t count(int height, int width) const {
         int32_t down = groups * over(of[0].n, height) + over(of[1].n, height);
@@ -116,11 +125,9 @@ template <di_dtype W> struct mma_linear {
         if (matrix) i -= of_first;
         mma_matrix m = matrix ? of[1] : of[0];
         int32_t n = m.n, down = over(n, height);
-        int32_t group = i / (down * across), at = i % (down * across), band = at / (down * BAND);
-        int32_t in_band = across - band * BAND < BAND ? across - band * BAND : BAND;
-        at -= band * down * BAND;
-        int32_t column = (band * BAND + at % in_band) * width;
-        int32_t row = at / in_band * height;
+        int32_t group = i / (down * across), column;
+        int32_t row = mma_in_bands(i % (down * across), down, across, &column) * height;
+        column *= width;
         return mma_tile{{mma_strip<W>(rows, m.data, group * mma_blocks(n), row), NULL},
                         row,
                         n,
@@ -274,9 +281,11 @@ template <di_dtype W> struct mma_expert_in {
     }
     __device__ mma_tile tile(int32_t i, int height, int width) const {
         int32_t down = (inner + height - 1) / height;
-        if (experts == NULL) { /* the weights of one stay in the cache: columns first */
-            int32_t across = (n_rows + width - 1) / width, column = i % across * width;
-            return tile_of(data[0], data[1], i / across * height, column,
+        if (experts == NULL) {
+            int32_t across = (n_rows + width - 1) / width, column;
+            int32_t row = mma_in_bands(i, down, across, &column) * height;
+            column *= width;
+            return tile_of(data[0], data[1], row, column,
                            n_rows - column < width ? n_rows - column : width, 0);
         }
         pick_tile t = lists.tiles[i / down];
