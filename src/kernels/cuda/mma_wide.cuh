@@ -255,8 +255,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
      * next stage, of whatever tile: half a stage early, since a warpgroup by itself has just the time of
      * a unit's products to decode the next one, and all of it while the other finishes sums. */
     template <int M, bool FAR>
-    __device__ void multiply_stage(const place &at, int before, packed &w,
-                                   uint32_t (&a)[2][8], float (&sums)[M / 2]) const {
+    __device__ void multiply_stage(const place &at, int before, packed &w, uint32_t (&a)[2][8],
+                                   float (&sums)[M / 2]) const {
         uint32_t stage = stage_of(at.slot), x = group_operand(stage + WEIGHTS);
         place after = at;
         after.next();
@@ -278,8 +278,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                 group_mma<M, OCTET>(sums, mine + 4 * s, x + (2 * unit + s) * 16);
             products_commit();
             if (AHEAD && unit == UNITS / 2 - 1) await(after);
-            if (AHEAD && (unit + 1) % (GROUP / 32) == 0)
-                load_group<FAR>(next, q, w);
+            if (AHEAD && (unit + 1) % (GROUP / 32) == 0) load_group<FAR>(next, q, w);
         }
     }
 
@@ -395,8 +394,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     }
 
     /* Gate and up, to h, which is quantised in blocks of 32 channels, those of a warpgroup. */
-    __device__ void store_h(const mma_tile &at, const float (&total)[SUMS],
-                            of_column mine) const {
+    __device__ void store_h(const mma_tile &at, const float (&total)[SUMS], of_column mine) const {
         constexpr int CHANNELS = ROWS / 2, EIGHTS = CHANNELS / 8, EACH = WIDE_GROUP / EIGHTS;
         int thread = static_cast<int>(threadIdx.x) % WIDE_GROUP, eight = thread % EIGHTS;
         const of_column *columns = part->columns[group];
