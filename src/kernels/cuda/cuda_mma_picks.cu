@@ -49,12 +49,14 @@ static __device__ int32_t warp_running(int32_t x) {
     return x;
 }
 
-/* Picks of a tile of an expert that has so many: where tiles of many columns have to be several, they are
- * of one size, since narrow ones cost as much as those of half the width. */
-static __device__ int32_t tile_picks(const pick_lists &lists, int32_t picks) {
-    if (lists.width < 128 || picks <= lists.width) return lists.width;
-    int32_t tiles = (picks + lists.width - 1) / lists.width;
-    return ((picks + tiles - 1) / tiles + lists.align - 1) / lists.align * lists.align;
+/* Where the i-th tile of an expert begins, of its picks. Where tiles of many columns have to be several,
+ * the first have all of them and the others a quarter less, as many as will do: that is as cheap a
+ * column (mma_wide.cuh), and what a whole tile leaves over would not be. */
+static __device__ int32_t tile_begin(const pick_lists &lists, int32_t picks, int32_t i) {
+    int32_t width = lists.width, less = width < 128 ? width : width - 32;
+    int32_t tiles = (picks + width - 1) / width;
+    int32_t over = picks - tiles * less, whole = over > 0 ? (over + 31) / 32 : 0;
+    return i <= whole ? i * width : whole * width + (i - whole) * less;
 }
 
 /* Warp 0: where the slots and the tiles of every expert begin. */
@@ -63,7 +65,7 @@ static __device__ void place_experts(int32_t n_experts, const sort_tables &t,
     int32_t slot = 0, tile = 0;
     for (int32_t base = 0; base < n_experts; base += WARP) {
         int32_t e = base + lane_id(), picks = e < n_experts ? t.total[e] : 0;
-        int32_t each = tile_picks(lists, picks), tiles = (picks + each - 1) / each;
+        int32_t tiles = (picks + lists.width - 1) / lists.width;
         int32_t slots = (picks + lists.align - 1) / lists.align * lists.align;
         int32_t slot_end = slot + warp_running(slots), tile_end = tile + warp_running(tiles);
         if (e < n_experts) t.slot[e] = slot_end - slots, t.tile[e] = tile_end - tiles;
@@ -95,10 +97,11 @@ static __device__ void sort_picks(const di_experts_args &args, const sort_tables
     if (warp_id() == 0) place_experts(n, t, lists);
     __syncthreads();
     for (int32_t e = thread; e < n; e += SORT_THREADS) {
-        int32_t each = tile_picks(lists, t.total[e]);
-        for (int32_t done = 0, i = t.tile[e]; done < t.total[e]; done += each, i++) {
-            int32_t left = t.total[e] - done;
-            lists.tiles[i] = pick_tile{e, t.slot[e] + done, left < each ? left : each};
+        int32_t picks = t.total[e], done = 0;
+        for (int32_t i = 0; done < picks; i++) {
+            int32_t next = tile_begin(lists, picks, i + 1), end = next < picks ? next : picks;
+            lists.tiles[t.tile[e] + i] = pick_tile{e, t.slot[e] + done, end - done};
+            done = end;
         }
         for (int32_t i = t.total[e]; i % lists.align != 0; i++) lists.pick[t.slot[e] + i] = -1;
     }
