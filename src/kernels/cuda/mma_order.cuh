@@ -86,7 +86,7 @@ static inline __host__ __device__ int64_t mma_input_chunks(const mma_input &in) 
 
 /* Eight values before they are ordered; zeros behind K. */
 static __device__ __forceinline__ void mma_load_chunk(const mma_input &in, int64_t row,
-                                                      int32_t group, int32_t k, float (&v)[8]) {
+                                                      int32_t group, int32_t k, float *v) {
     const __nv_bfloat16 *x = cuda_at<const __nv_bfloat16>(in.x) + row * in.stride +
                              static_cast<int64_t>(group) * in.k + k;
     if (k + 8 <= in.k && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
