@@ -50,22 +50,12 @@ template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma
         mma_launch_wide<mma_linear<W>, N>(s, "product", job, items);
 }
 
-/* As much of a matrix as the second cache keeps besides all else. */
-static constexpr uint64_t MMA_SOON_BYTES = 20 << 20;
-static inline mma_soon mma_soon_of(const di_stream *s, const di_matrix *w) {
-    if (w->n == 0 || !mma_takes(s, w->dtype)) return mma_soon{};
-    uint64_t bytes = static_cast<uint64_t>(mma_blocks(w->n)) * mma_block_bytes(w->dtype, w->k);
-    return mma_soon{cuda_at<const uint8_t>(w->data),
-                    bytes < MMA_SOON_BYTES ? bytes : MMA_SOON_BYTES};
-}
-
 template <di_dtype W>
 static mma_linear<W> mma_linear_job(const di_stream *s, const cuda_product *p, int32_t n,
                                     const mma_ready *x) {
     mma_linear<W> job = {};
     job.rows = mma_rows_of(s, W, p->w.k);
     job.x = x->data, job.groups = p->groups, job.n_rows = p->n_rows;
-    job.of_next = mma_soon_of(s, &p->soon);
     for (int32_t i = 0; i < n; i++, p++)
         job.of[i] = mma_matrix{cuda_at<const uint8_t>(p->w.data), p->w.n / p->groups, p->to_f,
                                cuda_at<void>(p->out), p->out_stride};

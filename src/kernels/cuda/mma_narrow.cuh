@@ -274,17 +274,6 @@ template <typename Job, int MT> struct mma_narrow {
         barriers_made();
     }
 
-    /* A warp's share of what is read soon. */
-    static __device__ void ask_for_share(const mma_soon &soon) {
-        if (soon.bytes == 0 || lane_id() != 0) return;
-        uint32_t each_block = blockDim.x / WARP, warps = gridDim.x * each_block;
-        uint64_t each = (soon.bytes / warps + 31) / 16 * 16;
-        uint64_t at = (blockIdx.x * each_block + static_cast<uint32_t>(warp_id())) * each;
-        if (at >= soon.bytes) return;
-        uint64_t left = soon.bytes - at;
-        ask_for_bulk(soon.data + at, static_cast<uint32_t>(left < each ? left : each));
-    }
-
     __device__ void run() const {
         make_barriers();
         for (int32_t i = warp_id(); i <= AHEAD; i += static_cast<int32_t>(blockDim.x) / WARP)
@@ -297,7 +286,6 @@ template <typename Job, int MT> struct mma_narrow {
             if (i > 0 && i % TILES == 0) advance(s.next);
             copy_step(s.next, i % TILES, i);
         }
-        ask_for_share(job.soon());
         if (Job::STATIC) await_kernels_before();
         if (n_tiles == 0) return;
         load_span(s.b, column_of(0));
