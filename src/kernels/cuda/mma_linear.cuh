@@ -12,17 +12,12 @@ void mma_run_fp8(di_stream *s, const cuda_product *p, int32_t n, const mma_ready
 void mma_run_bf16(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
                   const mma_ready *low);
 
-/* How well `items` tiles of equal size fill the processors; two blocks hide each other's latency. */
-static inline double mma_balance(int64_t items, int64_t processors) {
-    int64_t rounds = (items + processors - 1) / processors;
-    double filled = static_cast<double>(items) / static_cast<double>(rounds * processors);
-    return rounds > 1 ? filled : 0.6 * filled;
-}
-
-/* Tiles of 32 or 16 rows: higher ones have less to do around their products. */
+/* Tiles of 32 or 16 rows, whichever are done first: blocks take them in rounds, in which each waits
+ * for its own products more than for memory, and a round of high ones takes 1.6 of low ones. */
 template <typename Job> static void mma_linear_narrow(di_stream *s, const Job &job) {
     int64_t high = job.count(32, 8), low = job.count(16, 8);
-    if (mma_balance(high, s->n_processors) >= 0.9 * mma_balance(low, s->n_processors))
+    int64_t places = static_cast<int64_t>(NARROW_WARPS / mma_parts(job.rows.k)) * s->n_processors;
+    if (8 * cuda_blocks(high, places) <= 5 * cuda_blocks(low, places))
         mma_launch_narrow<Job, 2>(s, "product", job, high);
     else
         mma_launch_narrow<Job, 1>(s, "product", job, low);
