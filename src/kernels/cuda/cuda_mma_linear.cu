@@ -1,5 +1,6 @@
 /* Products with one stored matrix on the matrix units. */
 #include "kernels/cuda/mma_linear.cuh"
+#include "kernels/cuda/mma_prepare.cuh"
 
 /* Small blocks: with one row all of them are on different processors. */
 static constexpr int PREPARE_THREADS = 128;
@@ -7,6 +8,20 @@ static constexpr int PREPARE_THREADS = 128;
 static __global__ void prepare_kernel(mma_input in) {
     begin_early(); /* the product may ask for its weights */
     mma_prepare_chunk(in, static_cast<int32_t>(blockIdx.x * PREPARE_THREADS + threadIdx.x));
+}
+
+template <di_dtype W> static __global__ void prepare_wide_kernel(mma_input in) {
+    begin_early();
+    int32_t part = static_cast<int32_t>(blockIdx.x * WIDE_PREPARE_WARPS) + warp_id();
+    if (part * mma_format<W>::GROUP >= mma_padded(in.k)) return;
+    int32_t octets = static_cast<int32_t>(mma_rows8(in.n_rows) / 8);
+    int32_t octet = static_cast<int32_t>(blockIdx.y), group = octet / octets;
+    int32_t row = octet % octets * 8 + lane_id() / 4;
+    mma_prepare_group<W>(in, row < in.n_rows ? row : -1, group, part, octet);
+}
+template <di_dtype W> static void prepare_wide(di_stream *s, const mma_input &in) {
+    cuda_launch_early(s, "prepare", mma_wide_grid<W>(mma_padded(in.k), in.order.octets),
+                      WIDE_PREPARE_WARPS * WARP, 0, prepare_wide_kernel<W>, in);
 }
 
 mma_ready mma_room(di_stream *s, di_dtype dtype, int32_t n_rows, int32_t groups, int32_t k) {
@@ -47,6 +62,15 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
     mma_order order = mma_order_of(dtype, ready.wide, mma_rows8(n_rows) * groups);
     mma_input in = {x, stride, n_rows, groups, k, quantize, order, ready.data};
     CUDA_REQUIRE((!quantize || k % 32 == 0) && mma_input_chunks(in) < INT32_MAX - PREPARE_THREADS);
+    if (ready.wide) {
+        if (dtype == DI_FP4_PAIR)
+            prepare_wide<DI_FP4_PAIR>(s, in);
+        else if (dtype == DI_F8_E4M3)
+            prepare_wide<DI_F8_E4M3>(s, in);
+        else
+            prepare_wide<DI_BF16>(s, in);
+        return ready;
+    }
     cuda_launch_early(s, "prepare", cuda_blocks(mma_input_chunks(in), PREPARE_THREADS),
                       PREPARE_THREADS, 0, prepare_kernel, in);
     return ready;

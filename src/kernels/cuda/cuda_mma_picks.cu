@@ -3,6 +3,7 @@
  * them. Within an expert picks stay in the order of their rows, so lists are the same in every run.
  */
 #include "kernels/cuda/mma_picks.cuh"
+#include "kernels/cuda/mma_prepare.cuh"
 
 static constexpr int SORT_WARPS = 32, SORT_THREADS = SORT_WARPS * WARP;
 
@@ -49,6 +50,16 @@ static __device__ int32_t warp_running(int32_t x) {
     return x;
 }
 
+/* Where the i-th tile of an expert begins, of its picks. Where tiles of many columns have to be several,
+ * the first have all of them and the others a quarter less, as many as will do: that is as cheap a
+ * column (mma_wide.cuh), and what a whole tile leaves over would not be. */
+static __device__ int32_t tile_begin(const pick_lists &lists, int32_t picks, int32_t i) {
+    int32_t width = lists.width, less = width < 128 ? width : width - 32;
+    int32_t tiles = (picks + width - 1) / width;
+    int32_t over = picks - tiles * less, whole = over > 0 ? (over + 31) / 32 : 0;
+    return i <= whole ? i * width : whole * width + (i - whole) * less;
+}
+
 /* Warp 0: where the slots and the tiles of every expert begin. */
 static __device__ void place_experts(int32_t n_experts, const sort_tables &t,
                                      const pick_lists &lists) {
@@ -87,16 +98,18 @@ static __device__ void sort_picks(const di_experts_args &args, const sort_tables
     if (warp_id() == 0) place_experts(n, t, lists);
     __syncthreads();
     for (int32_t e = thread; e < n; e += SORT_THREADS) {
-        for (int32_t done = 0, i = t.tile[e]; done < t.total[e]; done += lists.width, i++) {
-            int32_t left = t.total[e] - done;
-            lists.tiles[i] =
-                pick_tile{e, t.slot[e] + done, left < lists.width ? left : lists.width};
+        int32_t picks = t.total[e], done = 0;
+        for (int32_t i = 0; done < picks; i++) {
+            int32_t next = tile_begin(lists, picks, i + 1), end = next < picks ? next : picks;
+            lists.tiles[t.tile[e] + i] = pick_tile{e, t.slot[e] + done, end - done};
+            done = end;
         }
         for (int32_t i = t.total[e]; i % lists.align != 0; i++) lists.pick[t.slot[e] + i] = -1;
     }
     count_picks(args, counts, [&](int64_t i, int32_t e, int32_t before) {
         int64_t row = i / args.top_k;
         int32_t slot = t.slot[e] + counts[e] + before, below = 0;
+#pragma unroll 8 /* loads at once */
         for (int32_t k = 0; k < args.top_k; k++) below += picks[row * args.top_k + k] < e;
         lists.pick[slot] = static_cast<int32_t>(i);
         lists.place[slot] = static_cast<int32_t>(row * args.top_k + below);
@@ -194,23 +207,20 @@ pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t wid
 
 /* ---- Rows by slots, for wide tiles ---- */
 
-static constexpr int GATHER_THREADS = 256;
-
+/* A block for eight slots and some groups of K. */
 static __global__ void gather_kernel(mma_input in, pick_lists lists, int32_t top_k) {
     begin_early();
-    int32_t padded = mma_padded(in.k), chunks = padded / 8, k;
-    int64_t i = static_cast<int64_t>(blockIdx.x) * GATHER_THREADS + threadIdx.x, slot = i / chunks;
-    k = static_cast<int32_t>(i % chunks) * 8;
-    int32_t pick = slot < *lists.n_slots ? lists.pick[slot] : -1;
-    float v[8] = {};
-    if (pick >= 0) mma_load_chunk(in, pick / top_k, 0, k, v);
-    mma_store_chunk(in.order, in.out, slot, k, padded, in.quantize, pick >= 0, v);
+    int32_t part = static_cast<int32_t>(blockIdx.x * WIDE_PREPARE_WARPS) + warp_id();
+    if (part * mma_format<DI_FP4_PAIR>::GROUP >= mma_padded(in.k)) return;
+    int32_t octet = static_cast<int32_t>(blockIdx.y), slot = octet * 8 + lane_id() / 4;
+    if (octet * 8 >= *lists.n_slots) return;
+    int32_t pick = lists.pick[slot];
+    mma_prepare_group<DI_FP4_PAIR>(in, pick >= 0 ? pick / top_k : -1, 0, part, octet);
 }
 
 void mma_gather_rows(di_stream *s, const mma_input *in, const pick_lists *lists, int64_t slots,
                      int32_t top_k) {
-    int64_t chunks = slots * (mma_padded(in->k) / 8);
     CUDA_REQUIRE(in->quantize && in->groups == 1);
-    cuda_launch_early(s, "experts", cuda_blocks(chunks, GATHER_THREADS), GATHER_THREADS, 0,
-                      gather_kernel, *in, *lists, top_k);
+    cuda_launch_early(s, "experts", mma_wide_grid<DI_FP4_PAIR>(mma_padded(in->k), slots / 8),
+                      WIDE_PREPARE_WARPS * WARP, 0, gather_kernel, *in, *lists, top_k);
 }

@@ -223,6 +223,19 @@ static __device__ __forceinline__ float sigmoid(float x) {
     return x >= 0 ? 1 / (1 + e) : e / (1 + e);
 }
 
+/* The same from the device's own powers and inverses, which are off by two units in the last place: for
+ * what is rounded to bf16. */
+static constexpr float LOG2_E = 1.4426950408889634f;
+static __device__ __forceinline__ float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+static __device__ __forceinline__ float fast_sigmoid(float x) {
+    float e = fast_exp2(-fabsf(x) * LOG2_E);
+    return __fdividef(x >= 0 ? 1.0f : e, 1 + e);
+}
+
 /* cos and sin of pair i at a position, rounded to float32 (di_rope). */
 static __device__ __forceinline__ float2 rope_angle(const di_rope &rope, int32_t position, int i,
                                                     bool inverse) {

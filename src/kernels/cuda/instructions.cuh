@@ -66,6 +66,17 @@ static __device__ __forceinline__ void store_matrices(uint32_t shared, uint32_t 
                  : "memory");
 }
 
+/* 1 in one lane of the warp, 0 in the others. A value that is kept: what the lane's number is compared
+ * with is read anew every time, which takes as long as a load. */
+static __device__ __forceinline__ uint32_t elected_lane() {
+    uint32_t is;
+    asm volatile("{\n.reg .pred p;\n"
+                 "elect.sync _|p, 0xFFFFFFFF;\n"
+                 "selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(is));
+    return is;
+}
+
 /* ---- Registers ---- */
 
 /* All warps of a warpgroup: how many registers each thread has from now on. */

@@ -22,6 +22,12 @@
 #define MMA_WGMMA 0
 #endif
 
+/* The right operand that begins at a shared address: what group_mma takes. Bytes further on are added as
+ * such, by 16. */
+static __device__ __forceinline__ uint32_t group_operand(uint32_t shared) {
+    return (shared >> 4 & 0x3FFFu) | 8u << 16;
+}
+
 #if MMA_WGMMA
 
 /* Operands behind the sums: four registers of a, b's descriptor. */
@@ -33,9 +39,8 @@
 
 template <int N, int OCTET>
 static __device__ __forceinline__ void group_mma(float (&d)[N / 2], const uint32_t *a,
-                                                 uint32_t shared) {
-    uint64_t descriptor =
-        (shared >> 4 & 0x3FFFu) | UINT64_C(8) << 16 | static_cast<uint64_t>(OCTET / 16) << 32;
+                                                 uint32_t operand) {
+    uint64_t descriptor = operand | static_cast<uint64_t>(OCTET / 16) << 32;
     static_assert(N == 8 || N == 16 || (N % 32 == 0 && N <= 128), "the widths in use");
     if constexpr (N == 8)
         GROUP_MMA("8", WGMMA_D4(d, 0), WGMMA_R4, "4", "5", "6", "7", "8");
@@ -55,10 +60,11 @@ static __device__ __forceinline__ void group_mma(float (&d)[N / 2], const uint32
 
 template <int N, int OCTET>
 static __device__ __forceinline__ void group_mma(float (&d)[N / 2], const uint32_t *a,
-                                                 uint32_t shared) {
+                                                 uint32_t operand) {
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
-        uint32_t b = shared + static_cast<uint32_t>(j * OCTET) + threadIdx.x % WARP * 4;
+        uint32_t b =
+            (operand & 0x3FFFu) * 16 + static_cast<uint32_t>(j * OCTET) + threadIdx.x % WARP * 4;
         mma_bf16(d + 4 * j, a, load_shared_32(b), load_shared_32(b + 128));
     }
 }

@@ -9,12 +9,14 @@
  * begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what becomes
  * of sums. One side: store of one; with column_at, which says where a column goes, store4 of four,
  * store8 of eight that are bf16, store_float where FLOATS and the tile say so. Two: finish and finish8;
- * joined with a column's weight, which column_at says, and store_h8 of eight that are.
+ * joined with a column's weight, which column_at says, and store_h8 of eight of both that
+ * are.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
 
 #include "kernels/cuda/mma_order.cuh"
+#include "kernels/cuda/rows.cuh"
 
 typedef struct mma_tile {
     const uint8_t *strips[2]; /* the first chunk of its first strip, of each side */
@@ -45,6 +47,17 @@ static __device__ __forceinline__ const uint8_t *
 mma_strip(const mma_rows &rows, const uint8_t *matrix, int32_t block, int32_t row) {
     return matrix + static_cast<uint64_t>(block + row / MMA_BLOCK) * rows.block_bytes +
            row % MMA_BLOCK / MMA_STRIP * mma_format<W>::CHUNK;
+}
+
+/* Which of `down` tiles of weights and `across` of columns is i-th. Eight tiles of columns go with a tile
+ * of weights before the next: together they fit the second cache. Returns the tile of weights. */
+static __device__ __forceinline__ int32_t mma_in_bands(int32_t i, int32_t down, int32_t across,
+                                                       int32_t *column) {
+    constexpr int BAND = 8;
+    int32_t band = i / (down * BAND), at = i - band * down * BAND;
+    int32_t in_band = across - band * BAND < BAND ? across - band * BAND : BAND;
+    *column = band * BAND + at % in_band;
+    return at / in_band;
 }
 
 /* Four values, of which `left` are there. */
@@ -91,9 +104,7 @@ template <di_dtype W> struct mma_linear {
     /* n of the second is 0 where there is one, and groups 1 where there are two. */
     mma_matrix of[2];
 
-    /* Tiles of `height` weight rows and `width` columns. Eight tiles of columns go with a tile of
-     * weights before the next: together they fit the L2 cache. */
-    static constexpr int BAND = 8;
+    /* Tiles of `height` weight rows and `width` columns. */
     static __host__ __device__ int32_t over(int32_t n, int each) { return (n + each - 1) / each; }
     __host__ __device__ int32_t count(int height, int width) const {
         int32_t down = groups * over(of[0].n, height) + over(of[1].n, height);
@@ -105,11 +116,9 @@ template <di_dtype W> struct mma_linear {
         if (matrix) i -= of_first;
         mma_matrix m = matrix ? of[1] : of[0];
         int32_t n = m.n, down = over(n, height);
-        int32_t group = i / (down * across), at = i % (down * across), band = at / (down * BAND);
-        int32_t in_band = across - band * BAND < BAND ? across - band * BAND : BAND;
-        at -= band * down * BAND;
-        int32_t column = (band * BAND + at % in_band) * width;
-        int32_t row = at / in_band * height;
+        int32_t group = i / (down * across), column;
+        int32_t row = mma_in_bands(i % (down * across), down, across, &column) * height;
+        column *= width;
         return mma_tile{{mma_strip<W>(rows, m.data, group * mma_blocks(n), row), NULL},
                         row,
                         n,
@@ -226,6 +235,7 @@ typedef struct pick_lists {
     int32_t *place; /* of a slot: row * top_k + the number of the row's picks of lower experts */
 } pick_lists;
 
+/* a(weight silu(gate) up); rounded to bf16, by the device's own powers. */
 template <typename A>
 static __device__ __forceinline__ A swiglu_value(float gate, float up, double limit, float weight) {
     if (limit > 0) {
@@ -233,7 +243,8 @@ static __device__ __forceinline__ A swiglu_value(float gate, float up, double li
         gate = fminf(gate, most);
         up = fminf(fmaxf(up, -most), most);
     }
-    return from_float<A>(weight * (gate * sigmoid(gate) * up));
+    float of_gate = sizeof(A) == 2 ? fast_sigmoid(gate) : sigmoid(gate);
+    return from_float<A>(weight * (gate * of_gate * up));
 }
 
 /* h = q8(a([weight] silu(w1 x) * (w3 x))): routed experts, or with `experts` NULL one for all rows
@@ -260,9 +271,11 @@ template <di_dtype W> struct mma_expert_in {
     }
     __device__ mma_tile tile(int32_t i, int height, int width) const {
         int32_t down = (inner + height - 1) / height;
-        if (experts == NULL) { /* the weights of one stay in the cache: columns first */
-            int32_t across = (n_rows + width - 1) / width, column = i % across * width;
-            return tile_of(data[0], data[1], i / across * height, column,
+        if (experts == NULL) {
+            int32_t across = (n_rows + width - 1) / width, column;
+            int32_t row = mma_in_bands(i, down, across, &column) * height;
+            column *= width;
+            return tile_of(data[0], data[1], row, column,
                            n_rows - column < width ? n_rows - column : width, 0);
         }
         pick_tile t = lists.tiles[i / down];
@@ -297,18 +310,17 @@ template <di_dtype W> struct mma_expert_in {
         return to_float(swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate),
                                                     round_a<__nv_bfloat16>(up), limit, weight));
     }
-    /* Eight channels from `row` on, of one column. Whole warps; four neighbours have 32 channels. */
-    __device__ void store_h8(const mma_tile &t, int32_t row, int32_t column, float (&v)[8]) const {
+    /* Eight channels from `row` on, of one column, from gate and up in bf16. Whole warps; four
+     * neighbours have 32 channels. h is wide. */
+    __device__ void store_h8(const mma_tile &t, int32_t row, int32_t column, float weight,
+                             uint4 gate, uint4 up) const {
+        float g[8], u[8];
+        bf16_words(gate, g), bf16_words(up, u);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            g[i] = to_float(swiglu_value<__nv_bfloat16>(g[i], u[i], limit, weight));
         bool live = column < t.columns && t.row + row < t.end;
-        mma_store_chunk(h_order, h, t.column + column, t.row + row, mma_padded(inner), true, live,
-                        v);
-    }
-    __device__ void store_h8(const mma_tile &t, int32_t row, int32_t column, uint4 h8) const {
-        float v[8] = {__uint_as_float(h8.x << 16), __uint_as_float(h8.x & 0xFFFF0000u),
-                      __uint_as_float(h8.y << 16), __uint_as_float(h8.y & 0xFFFF0000u),
-                      __uint_as_float(h8.z << 16), __uint_as_float(h8.z & 0xFFFF0000u),
-                      __uint_as_float(h8.w << 16), __uint_as_float(h8.w & 0xFFFF0000u)};
-        store_h8(t, row, column, v);
+        mma_store_wide<W>(h_order.octets, h, t.column + column, t.row + row, live, g);
     }
     /* The same from sums: gate and up of four, and of the next four. */
     __device__ void finish8(const mma_tile &t, int32_t row, int32_t column,
@@ -321,7 +333,7 @@ template <di_dtype W> struct mma_expert_in {
                              sums[3].x, sums[3].y, sums[3].z, sums[3].w};
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = joined(gate[i], up[i], weight);
-        store_h8(t, row, column, v);
+        mma_store_wide<W>(h_order.octets, h, t.column + column, t.row + row, live, v);
     }
     /* A warp: 32 channels of one column, from the sums of this lane's. */
     __device__ void finish(const mma_tile &t, int32_t row, int32_t column, float gate,

@@ -86,7 +86,7 @@ static inline __host__ __device__ int64_t mma_input_chunks(const mma_input &in) 
 
 /* Eight values before they are ordered; zeros behind K. */
 static __device__ __forceinline__ void mma_load_chunk(const mma_input &in, int64_t row,
-                                                      int32_t group, int32_t k, float (&v)[8]) {
+                                                      int32_t group, int32_t k, float *v) {
     const __nv_bfloat16 *x = cuda_at<const __nv_bfloat16>(in.x) + row * in.stride +
                              static_cast<int64_t>(group) * in.k + k;
     if (k + 8 <= in.k && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
@@ -122,6 +122,25 @@ static __device__ __forceinline__ void mma_store_chunk(const mma_order &order, u
     }
     for (int i = 0; i < 4; i++)
         *reinterpret_cast<uint32_t *>(out + at.base + i * at.second) = word[i];
+}
+
+/* The same into a wide row that is quantised, for weights of one type, known here: places cost divisions
+ * otherwise. Whole warps call. */
+template <di_dtype W>
+static __device__ __forceinline__ void mma_store_wide(int64_t octets, uint8_t *out, int64_t row,
+                                                      int32_t k, bool live, float (&v)[8]) {
+    constexpr int GROUP = mma_format<W>::GROUP, CHUNK = mma_format<W>::CHUNK_K, RUN = GROUP / 4;
+    uint8_t scale;
+    uint2 codes = chunk_q8(v, &scale);
+    const uint32_t words[2] = {codes.x, codes.y};
+    decode_e4m3<2>(words, di_e8m0_decode(scale), v);
+    if (!live) return;
+    int32_t step = k % CHUNK / GROUP * (GROUP / 16) + k % RUN / 4, t = k % GROUP / RUN;
+    uint8_t *at = out + (k / CHUNK * octets + row / 8) * (CHUNK * 16) + step * 256 + row % 8 * 16;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        reinterpret_cast<uint32_t *>(at + i * 128)[t] =
+            W == DI_FP4_PAIR ? pack_bf16(v[i], v[i + 4]) : pack_bf16(v[2 * i], v[2 * i + 1]);
 }
 
 /* Chunk i of all; whole warps call, with consecutive chunks, of which some may be behind the end. */

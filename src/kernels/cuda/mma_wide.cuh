@@ -40,6 +40,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     static constexpr di_dtype W = Job::FORMAT;
     static constexpr int GROUP = mma_format<W>::GROUP, HEIGHT = WIDE_HEIGHT / Job::SIDES;
     static constexpr int K = mma_format<W>::CHUNK_K, GROUPS = K / GROUP; /* of a stage */
+    static constexpr int UNITS = K / 32;
     static constexpr int STRIPS = WIDE_HEIGHT / MMA_STRIP, OCTETS = N / 8, SUMS = N / 2;
     static_assert(WIDE_HEIGHT == MMA_BLOCK, "a side's strips are neighbours");
 
@@ -55,8 +56,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* Registers of a thread of the last warpgroup, and of the others: together no more than three
      * have when the block begins, 168 or 80. */
-    static constexpr int FEWER = BLOCKS == 1 ? 56 : SPLIT ? 40 : 32;
-    static constexpr int MORE = BLOCKS == 1 ? 224 : SPLIT ? 96 : 104;
+    static constexpr int FEWER = BLOCKS == 1 ? 40 : SPLIT ? 40 : 32;
+    static constexpr int MORE = BLOCKS == 1 ? 232 : SPLIT ? 96 : 104;
     static_assert(FEWER + 2 * MORE <= 3 * (BLOCKS == 1 ? 168 : 80), "there are as many");
 
     /* What the sums of a column need, which a thread of each warpgroup asks for before the tile is
@@ -77,9 +78,9 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
      * bf16, of PASS columns. Blocks that have one part of one tile put theirs, joint[column][row],
      * where the ring was. */
     static constexpr uint32_t ALL = (BLOCKS == 2 ? 112 : 226) * 1024;
-    static constexpr int PASS = Job::SIDES == 2 || N <= 64 ? N : 64;
+    static constexpr int PASS = N <= 64 ? N : 64;
     static constexpr int PITCH = WIDE_HEIGHT + 4, JOINT_PASS = N <= 64 ? N : 32;
-    static constexpr int ROWS = HEIGHT / 2; /* of the output, a warpgroup's */
+    static constexpr int ROWS = WIDE_HEIGHT / 2; /* a warpgroup's, of both sides */
     static constexpr uint32_t OUT = SPLIT ? 0 : 2 * PASS * ROWS * 2;
     static constexpr uint32_t PART = (sizeof(shared_part) + 127) / 128 * 128;
     static constexpr int FIT = static_cast<int>((ALL - PART - OUT) / STAGE);
@@ -96,6 +97,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     int32_t first_stage, end_stage;
     int32_t t, group, own_row; /* own_row and OTHER_ROW further: of this thread's sums */
     bool far;
+    uint32_t leads; /* 1 in one lane of a warp */
 
     /* From the run and the scale of a thread's first row to those of its second: 8 further in its
      * strip, or the same of the other side. */
@@ -118,6 +120,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         t = lane_id() % 4, group = warp_id() / 4;
         own_row = warp_id() * (MMA_STRIP / Job::SIDES) + lane_id() / 4;
         far = mma_format<W>::SCALES && *j.rows.far != 0;
+        leads = elected_lane();
     }
     __device__ int32_t part_stages() const { return mma_part_length(job.rows.k) / K; }
 
@@ -182,13 +185,17 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             }
             known = known + 1 == KNOWN ? 0 : known + 1;
         }
+        if (AHEAD && n_tiles > 0 && lane_id() == 0) { /* who multiplies waits for a stage more */
+            barrier_wait(shared_address(&part->empty[at.slot]), at.parity);
+            barrier_arrive(shared_address(&part->full[at.slot]));
+        }
     }
 
     /* ---- Products ---- */
 
     /* A warp is done with a stage. */
     __device__ void release(int slot) const {
-        if (lane_id() == 0) barrier_arrive(shared_address(&part->empty[slot]));
+        if (leads != 0) barrier_arrive(shared_address(&part->empty[slot]));
     }
 
     /* In a stage: the run and the scale of own_row, in group 0 of its strip. */
@@ -203,61 +210,88 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
                                                       : upper * 4 + t / 2);
     }
 
+    /* What a thread has of a stage's weights, and what they are multiplied by. */
+    struct packed {
+        uint4 lower[GROUPS], upper[GROUPS];
+        uint32_t by[GROUPS], by8[GROUPS];
+    };
+    __device__ void load_runs(uint32_t stage, int q, packed &w) const {
+        uint32_t run = stage + own_run() + 2 * q * WARP * 16;
+        w.lower[q] = load_shared_128(run);
+        w.upper[q] = load_shared_128(run + OTHER_RUN);
+    }
+    template <bool FAR> __device__ void load_group(uint32_t stage, int q, packed &w) const {
+        load_runs(stage, q, w);
+        if constexpr (mma_format<W>::SCALES) {
+            uint32_t scales = stage + own_scale() + 2 * q; /* FP4 has one group */
+            uint32_t by = load_shared_8(scales), by8 = load_shared_8(scales + OTHER_SCALE);
+            bool is_far = AHEAD ? FAR : far;
+            w.by[q] = is_far ? mma_multiplier<W, true>(by) : mma_multiplier<W, false>(by);
+            w.by8[q] = is_far ? mma_multiplier<W, true>(by8) : mma_multiplier<W, false>(by8);
+        }
+    }
+    __device__ uint32_t stage_of(int slot) const {
+        return ring + static_cast<uint32_t>(slot) * STAGE;
+    }
+    __device__ void await(const place &at) const {
+        barrier_wait(shared_address(&part->full[at.slot]), at.parity);
+    }
+
+    /* Whether weights are read from shared memory a stage ahead, and the loop is there twice, for far
+     * scales and for others: what takes registers that two blocks do not have. */
+    static constexpr bool AHEAD = mma_format<W>::SCALES && BLOCKS == 1;
+
+    template <bool FAR>
+    __device__ void decode_unit(int unit, const packed &w, uint32_t (&a)[8]) const {
+        int q = unit / (GROUP / 32), u = unit % (GROUP / 32);
+        if (AHEAD ? FAR : far)
+            mma_decode<W, true>(w.lower[q], w.upper[q], u, w.by[q], w.by8[q], a);
+        else
+            mma_decode<W, false>(w.lower[q], w.upper[q], u, w.by[q], w.by8[q], a);
+    }
+
     /* A stage, in units of two steps, for M columns; `before`: the slot of the stage before, which is
-     * given back once its products are done, or -1. */
-    template <int M>
-    __device__ void multiply_stage(int slot, int before, uint32_t (&a)[2][8],
+     * given back once its products are done, or -1. w: its weights, and then, if AHEAD, those of the
+     * next stage, of whatever tile: half a stage early, since a warpgroup by itself has just the time of
+     * a unit's products to decode the next one, and all of it while the other finishes sums. */
+    template <int M, bool FAR>
+    __device__ void multiply_stage(const place &at, int before, packed &w, uint32_t (&a)[2][8],
                                    float (&sums)[M / 2]) const {
-        uint32_t stage = ring + static_cast<uint32_t>(slot) * STAGE;
-        uint32_t run = stage + own_run(), x = stage + WEIGHTS;
+        uint32_t stage = stage_of(at.slot), x = group_operand(stage + WEIGHTS);
+        place after = at;
+        after.next();
+        uint32_t next = stage_of(after.slot);
 #pragma unroll
-        for (int q = 0; q < GROUPS; q++) {
-            uint4 lower = {}, upper = {};
-            if constexpr (W != DI_BF16) {
-                lower = load_shared_128(run + 2 * q * WARP * 16);
-                upper = load_shared_128(run + 2 * q * WARP * 16 + OTHER_RUN);
-            }
-            uint32_t by = 0, by8 = 0;
-            if constexpr (mma_format<W>::SCALES) {
-                uint32_t scales = stage + own_scale() + 2 * q; /* FP4 has one group */
-                uint32_t scale = load_shared_8(scales);
-                uint32_t scale8 = load_shared_8(scales + OTHER_SCALE);
-                by = far ? mma_multiplier<W, true>(scale) : mma_multiplier<W, false>(scale);
-                by8 = far ? mma_multiplier<W, true>(scale8) : mma_multiplier<W, false>(scale8);
-            }
+        for (int unit = 0; unit < UNITS; unit++) {
+            int q = unit / (GROUP / 32);
+            bool first = unit % (GROUP / 32) == 0;
+            uint32_t(&mine)[8] = a[unit % 2];
+            if (!AHEAD && mma_format<W>::SCALES && first) load_group<FAR>(stage, q, w);
+            products_wait<1>(); /* the unit before the last one is done with its registers */
+            if (unit == 1 && before >= 0) release(before);
+            /* BF16: stored values are operands as they are: not before. */
+            if (W == DI_BF16) load_runs(stage, q, w);
+            decode_unit<FAR>(unit, w, mine);
+            products_begin();
 #pragma unroll
-            for (int u = 0; u < GROUP / 32; u++) {
-                int unit = q * (GROUP / 32) + u;
-                uint32_t(&mine)[8] = a[unit % 2];
-                products_wait<1>(); /* the unit before the last one is done with its registers */
-                if (unit == 1 && before >= 0) release(before);
-                if constexpr (W ==
-                              DI_BF16) { /* stored values are operands as they are: not before */
-                    lower = load_shared_128(run + 2 * q * WARP * 16);
-                    upper = load_shared_128(run + 2 * q * WARP * 16 + OTHER_RUN);
-                }
-                if (far)
-                    mma_decode<W, true>(lower, upper, u, by, by8, mine);
-                else
-                    mma_decode<W, false>(lower, upper, u, by, by8, mine);
-                products_begin();
-#pragma unroll
-                for (int s = 0; s < 2; s++)
-                    group_mma<M, OCTET>(sums, mine + 4 * s, x + (2 * unit + s) * 256);
-                products_commit();
-            }
+            for (int s = 0; s < 2; s++)
+                group_mma<M, OCTET>(sums, mine + 4 * s, x + (2 * unit + s) * 16);
+            products_commit();
+            if (AHEAD && unit == UNITS / 2 - 1) await(after);
+            if (AHEAD && (unit + 1) % (GROUP / 32) == 0) load_group<FAR>(next, q, w);
         }
     }
 
     /* sums += products of so many stages. */
-    template <int M>
-    __device__ void multiply_part(int32_t stages, place &at, float (&sums)[M / 2]) const {
+    template <int M, bool FAR>
+    __device__ void multiply_part(int32_t stages, place &at, packed &w,
+                                  float (&sums)[M / 2]) const {
         static_assert(K >= 64 && K % 64 == 0, "units of a stage take turns in two registers");
         uint32_t a[2][8] = {};
         int before = -1;
         for (; stages > 0; stages--) {
-            barrier_wait(shared_address(&part->full[at.slot]), at.parity);
-            multiply_stage<M>(at.slot, before, a, sums);
+            if (!AHEAD) await(at);
+            multiply_stage<M, FAR>(at, before, w, a, sums);
             before = at.slot;
             at.next();
         }
@@ -267,14 +301,15 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     }
 
     /* The parts of K from 0 each, added in their order; the block's one part where it has one. */
-    template <int M> __device__ void multiply_tile(place &at, float (&total)[SUMS]) const {
+    template <int M, bool FAR>
+    __device__ void multiply_tile(place &at, packed &w, float (&total)[SUMS]) const {
         int32_t each = SPLIT ? end_stage - first_stage : part_stages();
         int32_t left = end_stage - first_stage;
 #pragma unroll
         for (int i = 0; i < SUMS; i++) total[i] = -0.0f; /* plus x is x, also if that is -0 */
         do {
             float sums[M / 2] = {};
-            multiply_part<M>(left < each ? left : each, at, sums);
+            multiply_part<M, FAR>(left < each ? left : each, at, w, sums);
 #pragma unroll
             for (int i = 0; i < M / 2; i++) total[i] = SPLIT ? sums[i] : total[i] + sums[i];
             left -= each;
@@ -282,34 +317,42 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     }
 
     /* Narrower instructions where a tile is not full: 0 where there are none. Experts' tiles seldom
-     * are; below 32 columns decoding is what takes time, unless tiles have no more. */
+     * are; below 64 columns decoding is what takes time, unless tiles have no more than 32. Of a matrix
+     * only the last tile is not: every width has left operands in registers of its own that nothing else
+     * may use, and decoding needs them. */
     static __host__ __device__ constexpr int narrower(int m) {
-        if (m <= 32) return ROUTED && N == 32 && m > 8 ? m / 2 : 0;
-        return m - 32;
+        if (!ROUTED) return 0;
+        return N == 32 && m > 8 ? m / 2 : N > 64 && m > 64 ? m - 32 : 0;
     }
     template <int M>
-    __device__ void multiply_columns(int32_t columns, place &at, float (&total)[SUMS]) const {
+    __device__ void multiply_columns(int32_t columns, place &at, packed &w,
+                                     float (&total)[SUMS]) const {
         constexpr int LESS = narrower(M);
         if constexpr (LESS > 0)
             if (columns <= LESS) {
-                multiply_columns<LESS>(columns, at, total);
+                multiply_columns<LESS>(columns, at, w, total);
                 return;
             }
-        multiply_tile<M>(at, total);
+        multiply_tile<M, false>(at, w, total);
     }
 
     /* ---- Sums of whole tiles ---- */
 
-    /* Where 16 bytes, 8 rows, of a column are on their way out: places are exchanged within 128 bytes,
-     * so that neither those of eight columns nor those of eight neighbours meet in a bank. */
+    /* Where 16 bytes, 8 rows, of a column are on their way out: places are exchanged within its 128
+     * bytes, so that neither those of eight columns nor those of eight neighbours meet in a bank. Of two
+     * sides, 8 channels' are neighbours. */
     static constexpr int CHUNKS = ROWS / 8;
     __device__ uint32_t out_place(int column, int chunk) const {
-        int other = CHUNKS == 8 ? column % 8 : column / 2 % 4;
         return ring + OUT_AT +
-               static_cast<uint32_t>((group * PASS + column) * ROWS * 2 + (chunk ^ other) * 16);
+               static_cast<uint32_t>((group * PASS + column) * ROWS * 2 +
+                                     (chunk ^ column % 8) * 16);
+    }
+    __device__ void put_column(of_column mine) const {
+        int thread = static_cast<int>(threadIdx.x) % WIDE_GROUP;
+        if (thread < N) part->columns[group][thread] = mine;
     }
 
-    /* One matrix: rows as they come. */
+    /* One matrix: rows as they come. Short loops: what runs once takes long to be fetched. */
     __device__ void store_rows(const mma_tile &at, const float (&total)[SUMS],
                                of_column mine) const {
         int thread = static_cast<int>(threadIdx.x) % WIDE_GROUP, chunk = thread % CHUNKS;
@@ -318,7 +361,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         for (int first = 0; first < N; first += PASS) {
             if (first >= at.columns) break;
             group_meets(group); /* all have read what was here before */
-            if (first == 0 && thread < N) columns[thread] = mine;
+            if (first == 0) put_column(mine);
 #pragma unroll
             for (int j = 0; j < PASS / 8; j += 2) {
                 const float *y = total + first / 2 + 4 * j;
@@ -329,19 +372,19 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             }
             group_meets(group);
             int left = at.columns - first < PASS ? at.columns - first : PASS;
-            for (int column = thread / CHUNKS; column < left; column += WIDE_GROUP / CHUNKS)
-                job.store8(at, group * ROWS + chunk * 8, columns[first + column],
-                           load_shared_128(out_place(column, chunk)));
+#pragma unroll 1
+            for (int i = thread / CHUNKS; i < left; i += WIDE_GROUP / CHUNKS)
+                job.store8(at, group * ROWS + chunk * 8, columns[first + i],
+                           load_shared_128(out_place(i, chunk)));
         }
     }
 
     /* The same in float32, from where the sums are: eight lanes have a column's neighbours. */
     __device__ void store_floats(const mma_tile &at, const float (&total)[SUMS],
                                  of_column mine) const {
-        int thread = static_cast<int>(threadIdx.x) % WIDE_GROUP;
         of_column *columns = part->columns[group];
         group_meets(group);
-        if (thread < N) columns[thread] = mine;
+        put_column(mine);
         group_meets(group);
 #pragma unroll
         for (int f = 0; f < SUMS; f++) {
@@ -350,29 +393,34 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         }
     }
 
-    /* Gate and up: h, which is quantised in blocks of 32 channels, those of a warpgroup. */
+    /* Gate and up, to h, which is quantised in blocks of 32 channels, those of a warpgroup. */
     __device__ void store_h(const mma_tile &at, const float (&total)[SUMS], of_column mine) const {
-        int thread = static_cast<int>(threadIdx.x) % WIDE_GROUP, chunk = thread % CHUNKS;
-        of_column *columns = part->columns[group];
-        if (thread < N) columns[thread] = mine;
-        group_meets(group); /* also: all have read what was on its way before */
+        constexpr int CHANNELS = ROWS / 2, EIGHTS = CHANNELS / 8, EACH = WIDE_GROUP / EIGHTS;
+        int thread = static_cast<int>(threadIdx.x) % WIDE_GROUP, eight = thread % EIGHTS;
+        const of_column *columns = part->columns[group];
 #pragma unroll
-        for (int j = 0; j < OCTETS; j += 4) {
-            if (8 * j >= at.columns) break;
-            uint32_t h[4];
+        for (int first = 0; first < N; first += PASS) {
+            if (first >= at.columns) break;
+            group_meets(group); /* all have read what was here before */
+            if (first == 0) put_column(mine);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float *y = total + 4 * (j + i);
-                const of_column *of = columns + 8 * (j + i) + 2 * t;
-                h[i] = pack_bf16(job.joined(y[0], y[2], of[0]), job.joined(y[1], y[3], of[1]));
+            for (int j = 0; j < PASS / 8; j += 2) {
+                const float *y = total + first / 2 + 4 * j;
+                int column = 8 * j + lane_id() / 16 * 8 + lane_id() % 8;
+                store_matrices(out_place(column, warp_id() % 4 * 2 + lane_id() / 8 % 2),
+                               pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]), pack_bf16(y[4], y[5]),
+                               pack_bf16(y[6], y[7]));
             }
-            store_matrices(out_place(8 * j + lane_id(), warp_id() % 4), h[0], h[1], h[2], h[3]);
+            group_meets(group);
+            int left = at.columns - first < PASS ? at.columns - first : PASS;
+#pragma unroll 1
+            for (int i = thread / EIGHTS; i / 8 * 8 < left; i += EACH) { /* whole warps */
+                uint4 gate = load_shared_128(out_place(i, 2 * eight));
+                uint4 up = load_shared_128(out_place(i, 2 * eight + 1));
+                job.store_h8(at, group * CHANNELS + eight * 8, first + i, columns[first + i], gate,
+                             up);
+            }
         }
-        group_meets(group);
-        for (int column = thread / CHUNKS; column / 8 * 8 < at.columns; /* whole warps */
-             column += WIDE_GROUP / CHUNKS)
-            job.store_h8(at, group * ROWS + chunk * 8, column,
-                         load_shared_128(out_place(column, chunk)));
     }
 
     /* ---- Sums of tiles that a cluster has ---- */
@@ -457,13 +505,26 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     __device__ void multiply_all() const {
         place at = {0, 0};
+        packed w = {};
         int known = 0;
+        if (AHEAD && n_tiles > 0) {
+            await(at);
+#pragma unroll
+            for (int q = 0; q < GROUPS; q++)
+                if (far)
+                    load_group<true>(stage_of(at.slot), q, w);
+                else
+                    load_group<false>(stage_of(at.slot), q, w);
+        }
         for (int32_t number = 0; number < n_tiles; number++) {
             float total[SUMS];
-            barrier_wait(shared_address(&part->full[at.slot]), at.parity); /* the tile is known */
+            if (!AHEAD) await(at); /* the tile is known */
             const mma_tile &tile = part->tile[known];
             of_column mine = find_column(tile);
-            multiply_columns<N>(tile.columns, at, total);
+            if (AHEAD && far) /* seldom */
+                multiply_tile<N, AHEAD>(at, w, total);
+            else
+                multiply_columns<N>(tile.columns, at, w, total);
             store_tile(tile, total, mine);
             known = known + 1 == KNOWN ? 0 : known + 1;
         }

@@ -1,0 +1,80 @@
+/* Activations for wide products, in pieces as wide as memory likes them: mma_order.cuh says where values
+ * go, which is four bytes here and four there for a thread that has neighbours.
+ *
+ * A warp has a group of K of eight rows; lane 4 r + t has run t of row r. A quantiser's block is one run
+ * or several, those of neighbours. A chunk of eight values is a word in each of four units of [8 rows]
+ * [t][4 bytes]: the lanes of a row exchange them, so that each writes 16 bytes of a unit, and a warp four
+ * units of 128.
+ */
+#ifndef DI_KERNELS_CUDA_MMA_PREPARE_CUH
+#define DI_KERNELS_CUDA_MMA_PREPARE_CUH
+
+#include "kernels/cuda/mma_order.cuh"
+
+static constexpr int WIDE_PREPARE_WARPS = 4; /* of a block: a group each */
+
+/* The grid: groups of K, and rows / 8 of all groups of rows. */
+template <di_dtype W> static inline dim3 mma_wide_grid(int32_t padded, int64_t octets) {
+    CUDA_REQUIRE(octets <= 65535);
+    return dim3(cuda_blocks(padded / mma_format<W>::GROUP, WIDE_PREPARE_WARPS),
+                static_cast<uint32_t>(octets));
+}
+
+/* word[i] of lane t becomes word[t] of the i-th of four lanes. */
+static __device__ __forceinline__ void transpose_words(uint32_t (&word)[4], int t) {
+    bool odd = t % 2 != 0, high = t / 2 != 0;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) { /* with the neighbour: its even words for my odd ones */
+        uint32_t other = __shfl_xor_sync(ALL_LANES, odd ? word[i] : word[i + 1], 1);
+        (odd ? word[i] : word[i + 1]) = other;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t other = __shfl_xor_sync(ALL_LANES, high ? word[i] : word[i + 2], 2);
+        (high ? word[i] : word[i + 2]) = other;
+    }
+}
+
+/* x as q8 has it, a block of 32 being the runs of so many lanes. */
+template <int RUN> static __device__ __forceinline__ void quantise_run(float (&v)[RUN]) {
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < RUN; i++) largest = fmaxf(largest, fabsf(v[i]));
+    largest = fmaxf(group_largest(largest, 32 / RUN), 1e-4f);
+    uint8_t scale = di_e8m0_ceil(largest * (1.0f / 448.0f));
+    float by = __uint_as_float((254u - scale) << 23), back = di_e8m0_decode(scale);
+#pragma unroll
+    for (int i = 0; i < RUN; i += 2) {
+        float2 pair = e4m3_pair(e4m3_codes(v[i] * by, v[i + 1] * by));
+        v[i] = pair.x * back, v[i + 1] = pair.y * back;
+    }
+}
+
+/* Group `part` of K of eight rows, whose octet is number `octet` of in.out. row, group: of in.x, this
+ * lane's; row < 0: there is none. Whole warps call. */
+template <di_dtype W>
+static __device__ __forceinline__ void
+mma_prepare_group(const mma_input &in, int64_t row, int32_t group, int32_t part, int64_t octet) {
+    constexpr int GROUP = mma_format<W>::GROUP, CHUNK = mma_format<W>::CHUNK_K, RUN = GROUP / 4;
+    int t = lane_id() % 4;
+    float v[RUN] = {};
+#pragma unroll
+    for (int c = 0; c < RUN; c += 8)
+        if (row >= 0) mma_load_chunk(in, row, group, part * GROUP + t * RUN + c, v + c);
+    if (in.quantize) quantise_run(v);
+    int32_t step = part * GROUP % CHUNK / 16;
+    uint8_t *at = in.out + (part * GROUP / CHUNK * in.order.octets + octet) * (CHUNK * 16) +
+                  step * 256 + t * 128 + lane_id() / 4 * 16;
+#pragma unroll
+    for (int c = 0; c < RUN; c += 8) {
+        uint32_t word[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = W == DI_FP4_PAIR ? pack_bf16(v[c + i], v[c + i + 4])
+                                       : pack_bf16(v[c + 2 * i], v[c + 2 * i + 1]);
+        transpose_words(word, t);
+        *reinterpret_cast<uint4 *>(at + c * 64) = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+}
+
+#endif
