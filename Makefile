@@ -10,7 +10,7 @@ export FUZZ_SECONDS JOBS
 
 .DEFAULT_GOAL := all
 .PHONY: all help run test check-fast accurate bench asan ubsan tsan fuzz lint format install cov clean \
-        gpu-test gpu-bench cuda-archs grammar-campaign serve-load setup-build setup-test configure reconfigure
+        gpu-test gpu-sanitize gpu-bench cuda-archs grammar-campaign serve-load setup-build setup-test configure reconfigure
 
 all: configure ## the program, left at ./deepinfer
 	@ninja -C $(RELEASE) -j $(JOBS) deepinfer
@@ -51,6 +51,12 @@ bench: setup-test reconfigure ## operations against their twins, and their speed
 gpu-test: setup-test reconfigure ## what the CUDA backend must pass, on a machine with a GPU
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
 	@tools/gpu test $(RELEASE) || [ $$? -eq 77 ]
+
+gpu-sanitize: setup-test ## memcheck and racecheck over operations and tiny models, on a machine with a GPU
+	@cmake -S . -B build/gpu-sanitize -G Ninja -DCMAKE_BUILD_TYPE=Release -DDI_CUDA=on \
+		-DDI_CUDA_CHECKED=ON -DDI_WERROR=ON >/dev/null
+	@ninja -C build/gpu-sanitize -j $(JOBS) --quiet
+	@tools/gpu sanitize build/gpu-sanitize || [ $$? -eq 77 ]
 
 gpu-bench: setup-test reconfigure ## the GPU's ceilings, operations, and full-width layers (GPU_LAYERS)
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet

@@ -1,8 +1,9 @@
 /* The operations between the products of a step, at the released sizes.
  *
- *   bench_cuda_small [ROWS ...]
+ *   bench_cuda_small [sampling] [ROWS ...]
  *
- * `release`, by default 1, 8, 64, 256 and 2048 rows (sampling: at most 256). A line is one
+ * `release`, by default 1, 8, 64, 256 and 2048 rows (sampling: at most 256); `sampling`: nothing but
+ * that, by default 1, 8, 32, 64 and 256 rows. A line is one
  * operation: its time in a CUDA graph of 20 calls, the bytes that it must read and write, and their
  * rate. Activations are as warm as in a step, where the operation before has written them; mix reads
  * other weights with each call, which are in memory and not in a cache. An empty kernel is timed
@@ -114,7 +115,7 @@ typedef struct bench_data {
     di_matrix embed, wkv, wgate, wk;
     di_ptr table, scales, table_rows, host_table, host_scales;
     di_ptr token_map, history, hash;
-    di_ptr logits, counts, params[8], token, logprob, next, n_valid, length;
+    di_ptr logits, counts, masks, params[16], token, logprob, next, n_valid, length;
     di_ptr blocks, one, four, drafts, confidence, temperatures, ints[6], rows, first, pos, which;
     di_ptr pages, page_table, ring, frequencies;
 } bench_data;
@@ -180,9 +181,11 @@ static di_sample_params plain(int32_t i) {
     p.repetition_penalty = 1, p.slot = i, p.mask = -1;
     return p;
 }
-enum { GREEDY, TEMPERATURE, TOP_P, TOP_K, MIN_P, PENALTIES, N_WAYS };
-static const char *const ways[N_WAYS] = {"greedy",   "temperature 1", "top_p 0.95",
-                                         "top_k 50", "min_p 0.05",    "penalties, top_p"};
+enum { GREEDY, TEMPERATURE, TOP_P, COOL, TOP_K, MIN_P, MASK, PENALTIES, N_WAYS };
+static const char *const ways[N_WAYS] = {"greedy",     "temperature 1",
+                                         "top_p 0.95", "0.6, top_p 0.95",
+                                         "top_k 50",   "min_p 0.05",
+                                         "mask",       "penalties, top_p"};
 
 static void make_sampling(void) {
     static di_sample_params params[MOST_SAMPLED];
@@ -190,12 +193,16 @@ static void make_sampling(void) {
     static di_block blocks[MOST_SAMPLED];
     d.logits = normal(static_cast<uint64_t>(MOST_SAMPLED) * VOCAB, 4, 3);
     d.counts = put_ints(static_cast<int64_t>(MOST_SAMPLED) * VOCAB, no_count);
+    d.masks =
+        put_ints(2 * VOCAB / 32, [](int64_t i) { return static_cast<int32_t>(i * 2654435761); });
     for (int way = 0; way < N_WAYS; way++) {
         for (int32_t i = 0; i < MOST_SAMPLED; i++) {
             di_sample_params *p = &params[i];
             *p = plain(i);
             if (way == GREEDY) p->temperature = 0;
-            if (way == TOP_P || way == PENALTIES) p->top_p = 0.95f;
+            if (way == TOP_P || way == COOL || way == PENALTIES) p->top_p = 0.95f;
+            if (way == COOL) p->temperature = 0.6f;
+            if (way == MASK) p->mask = i % 2;
             if (way == TOP_K) p->top_k = 50;
             if (way == MIN_P) p->min_p = 0.05f;
             if (way == PENALTIES) p->frequency_penalty = 0.5f, p->repetition_penalty = 1.1f;
@@ -355,6 +362,7 @@ static di_sample_args sample_of(int32_t n, int way, bool logprob) {
     di_sample_args args = {};
     args.n_out = n, args.vocab = VOCAB, args.which = d.which, args.pos = d.pos;
     args.first = d.first, args.logits = d.logits, args.params = d.params[way];
+    args.masks = d.masks;
     if (way == PENALTIES) args.counts = d.counts;
     args.extra_stride = 1, args.next_token = d.next, args.token = d.token;
     args.logprob = logprob ? d.logprob : DI_NONE;
@@ -426,26 +434,25 @@ static di_limits limits_of(void) {
 }
 
 int main(int argc, char **argv) {
-    static const int32_t usual[] = {1, 8, 64, 256, 2048};
+    static const int32_t usual[] = {1, 8, 64, 256, 2048}, sampled[] = {1, 8, 32, 64, 256};
+    bool sampling = argc > 1 && strcmp(argv[1], "sampling") == 0;
     di_error error;
     di_cuda_options options = {};
     di_limits limits = limits_of();
     options.host_from = 1 << 20;
     must(di_backend_create_cuda(DI_NUMERICS_RELEASE, &options, &backend, &error), &error);
     must(backend->prepare(backend, &limits, &error), &error);
-    make_streams();
-    make_engram();
+    if (!sampling) make_streams(), make_engram();
     make_sampling();
     must(di_backend_sync(backend, &error), &error);
     printf("%s\n", backend->device);
     time_op("an empty kernel", 1, 0,
             [&](int, int32_t) { empty_kernel<<<1, 32, 0, backend->stream->stream>>>(); });
-    for (int i = 0; i < (argc > 1 ? argc - 1 : 5); i++) {
-        int32_t rows = argc > 1 ? atoi(argv[i + 1]) : usual[i];
+    int given = sampling ? 2 : 1;
+    for (int i = 0; i < (argc > given ? argc - given : 5); i++) {
+        int32_t rows = argc > given ? atoi(argv[given + i]) : sampling ? sampled[i] : usual[i];
         if (rows < 1 || rows > MOST_ROWS) continue;
-        time_streams(rows);
-        time_engram(rows);
-        time_step(rows);
+        if (!sampling) time_streams(rows), time_engram(rows), time_step(rows);
         if (rows <= MOST_SAMPLED) time_sampling(rows);
     }
     must(di_backend_sync(backend, &error), &error);

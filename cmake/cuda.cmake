@@ -7,6 +7,8 @@ set(DI_CUDA auto CACHE STRING "the CUDA backend: auto (when nvcc is found), on, 
 set_property(CACHE DI_CUDA PROPERTY STRINGS auto on off)
 set(DI_CUDA_ARCHS 90a CACHE STRING "GPU architectures to make code for: a list of 90a, 100a, ...")
 
+option(DI_CUDA_CHECKED "kernels as compute-sanitizer's racecheck understands them, slower" OFF)
+
 set(DI_CUDA_OBJECTS "")
 set(DI_CUDA_LIBRARIES "")
 set(DI_BENCH_GPU_OBJECTS "")
@@ -46,6 +48,9 @@ set(flags -std=c++20 -O3 -fmad=false -lineinfo --Werror=default-stream-launch
     -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include)
 if(DI_WERROR)
   list(APPEND flags -Xcompiler=-Werror --Werror=all-warnings)
+endif()
+if(DI_CUDA_CHECKED)
+  list(APPEND flags -DDI_CUDA_CHECKED)
 endif()
 foreach(arch ${DI_CUDA_ARCHS})
   list(APPEND flags -gencode=arch=compute_${arch},code=sm_${arch})

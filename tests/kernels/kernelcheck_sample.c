@@ -5,7 +5,7 @@
 
 #include "kernelcheck.h"
 
-enum { MAX_OUT = 32, MAX_BIAS = 5, MAX_SLOTS = 4, MAX_EXTRA = 40 };
+enum { MAX_OUT = 96, MAX_BIAS = 5, MAX_SLOTS = 12, MAX_EXTRA = 40 };
 static const kc_pair none = {{{0}, {0}}};
 
 static di_sample_params random_params(check *c, int32_t out, int32_t n_slots, bool biases,
@@ -48,6 +48,7 @@ static kc_pair random_logits(check *c, int32_t n_out, int32_t vocab) {
     float *x = kc_values(c, (int64_t)n_out * vocab, KC_NORMAL, 3, false);
     for (int64_t i = 0; i < (int64_t)n_out * vocab; i++) {
         if (c->round % 3 == 1) x[i] = (float)(int)x[i]; /* ties everywhere */
+        if (!c->bench && c->round % 4 == 2 && kc_bits(c) % 3 == 0) x[i] = -INFINITY;
     }
     if (!c->bench && c->round % 5 == 4) x[kc_bits(c) % (uint64_t)vocab] = NAN;
     if (!c->bench && c->round % 5 == 3) {
@@ -82,7 +83,8 @@ static kc_pair random_masks(check *c, int32_t n_masks, int32_t vocab) {
 
 /* n_out, vocab, n_slots and n_params are set. */
 static void take_sampling(check *c, sampling *s, const di_sample_params *params) {
-    int32_t next[MAX_SLOTS] = {3, 3, 3, 3};
+    int32_t next[MAX_SLOTS];
+    for (int i = 0; i < MAX_SLOTS; i++) next[i] = 3;
     di_logit_bias biases[MAX_BIAS];
     for (int i = 0; i < MAX_BIAS; i++) {
         biases[i] = (di_logit_bias){(int32_t)(kc_bits(c) % (uint64_t)s->vocab), kc_normal(c) * 8};
@@ -148,13 +150,18 @@ static void take_extra(check *c, sampling *s) {
     s->n_extra = kc_ints(c, n, s->n_out);
 }
 
-/* small: a few ids, so that every penalty may decide. */
-static void check_sample(check *c, bool small) {
-    bool released = !c->bench && !small && c->round == 7; /* its vocabulary, cut by top_p alone */
-    sampling s = {.n_out = kc_pick(c, 1, released ? 2 : 6, 1), .n_slots = kc_pick(c, 1, 3, 1)};
+/* SMALL: a few ids, so that every penalty may decide. MANY rows: more than are sampled at a time.
+ * RELEASED: its vocabulary, cut in every way, CUT: by top_p alone. */
+enum { SMALL, MEDIUM, MANY, RELEASED, CUT };
+
+static void check_sample(check *c, int size) {
+    static const int32_t most_rows[] = {6, 6, MAX_OUT, 4, 2};
+    bool small = size == SMALL, cut = size == CUT;
+    sampling s = {.n_out = kc_pick(c, size == MANY ? 40 : 1, most_rows[size], 1),
+                  .n_slots = kc_pick(c, 1, 3, 1)};
     s.n_params = s.n_out;
-    s.vocab = kc_pick(c, 1, small ? 12 : c->round % 2 ? 5000 : 700, 129280);
-    if (released) s.vocab = 129280;
+    s.vocab = kc_pick(c, 1, small ? 12 : size == MEDIUM && c->round % 2 ? 5000 : 700, 129280);
+    if (size >= RELEASED) s.vocab = 129280;
     int32_t pos[10], first[10], which[MAX_OUT], param_of[MAX_OUT];
     di_sample_params params[MAX_OUT];
     for (int i = 0; i < 10; i++) {
@@ -166,7 +173,7 @@ static void check_sample(check *c, bool small) {
         param_of[i] = kc_pick(c, 0, s.n_out - 1, 0);
         params[i] = random_params(c, i, s.n_slots, !small, small ? 0 : 2);
     }
-    for (int i = 0; i < s.n_out && released; i++) {
+    for (int i = 0; i < s.n_out && cut; i++) {
         pos[which[i]] = 77;
         params[i].temperature = i == 0 ? 1 : 1.5f;
         params[i].top_p = i == 0 ? 0.9f : 0.99999f;
@@ -174,7 +181,7 @@ static void check_sample(check *c, bool small) {
         params[i].mask = -1;
     }
     take_sampling(c, &s, params);
-    if (c->round % 2 && !released) s.param_of = kc_ints(c, param_of, s.n_out);
+    if (c->round % 2 && !cut) s.param_of = kc_ints(c, param_of, s.n_out);
     if ((small || c->round % 3) && !c->bench) take_extra(c, &s);
     if (c->round % 5 == 4 && !c->bench) s.logprob = none;
     kc_pair at = kc_ints(c, which, s.n_out), p = kc_ints(c, pos, 10), f = kc_ints(c, first, 10);
@@ -184,8 +191,12 @@ static void check_sample(check *c, bool small) {
 }
 
 void kc_check_sample(check *c) {
-    check_sample(c, false);
-    for (int i = 0; i < (c->bench ? 0 : 8); i++) check_sample(c, true);
+    check_sample(c, MEDIUM);
+    if (c->bench) return;
+    for (int i = 0; i < 8; i++) check_sample(c, SMALL);
+    if (c->round % 4 == 1) check_sample(c, MANY);
+    if (c->round % 16 == 7) check_sample(c, CUT);
+    if (c->round % 8 == 2 || c->round == 4) check_sample(c, RELEASED); /* -infinity, ties, NaN */
 }
 
 void kc_check_tally(check *c) {
@@ -274,7 +285,8 @@ typedef struct verification {
 } verification;
 
 static verification random_blocks(check *c) {
-    verification v = {.n_blocks = kc_pick(c, 1, MAX_SLOTS, 1), .block = kc_pick(c, 1, 5, 5)};
+    verification v = {.n_blocks = kc_pick(c, 1, c->round % 4 == 3 ? MAX_SLOTS : 4, 1),
+                      .block = kc_pick(c, 1, 5, 5)};
     int32_t columns[MAX_SLOTS], slots[MAX_SLOTS], others = kc_pick(c, 0, 2, 0);
     shuffled(c, columns, v.n_blocks);
     shuffled(c, slots, v.n_blocks);
@@ -323,7 +335,8 @@ static void check_accept(check *c) {
     sampling s = {.n_out = v.total, .n_slots = v.n_blocks, .n_params = v.n_blocks};
     s.vocab = kc_pick(c, 1, c->round % 2 ? 3000 : 12, 129280);
     di_sample_params params[MAX_SLOTS];
-    int32_t valid[MAX_SLOTS] = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX};
+    int32_t valid[MAX_SLOTS];
+    for (int32_t b = 0; b < MAX_SLOTS; b++) valid[b] = INT32_MAX;
     for (int32_t b = 0; b < v.n_blocks; b++) {
         params[b] = random_params(c, b, v.n_blocks, true, 2);
         params[b].slot = v.blocks[b].slot;

@@ -135,8 +135,7 @@ static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, 
             if (more) d.load(next, go, raw[go]);
         }
         shared_for_products();
-        __syncwarp();
-        if (lane_id() == 0) barrier_arrive(&m->full[stage]);
+        warp_arrives(&m->full[stage]);
         j = next;
     }
 }

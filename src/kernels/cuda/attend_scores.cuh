@@ -77,7 +77,7 @@ static __device__ __forceinline__ void make_scores(pair_shared<DC> *m, int u,
     products_begin();
     add_scores<DC>(m->tiles[stage + 1], 1, q, s);
     products_wait<1>();
-    if (lane_id() == 0) barrier_arrive(&m->empty[stage]);
+    warp_arrives(&m->empty[stage]);
     products_wait<0>();
     hold(s);
 }
@@ -166,8 +166,7 @@ static __device__ __forceinline__ void send_probabilities(pair_shared<DC> *m, in
         m->p[OWN][i][me] = make_uint4(p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]);
     if (lane_id() % 4 == 0)
         m->shrink[OWN][head_of(0)] = shrink[0], m->shrink[OWN][head_of(1)] = shrink[1];
-    __syncwarp();
-    if (lane_id() == 0) barrier_arrive(&m->sent[OWN]);
+    warp_arrives(&m->sent[OWN]);
 }
 
 /* What results are multiplied with at the end. */
@@ -192,8 +191,7 @@ static __device__ __forceinline__ void finish_heads(const pair_row &row, const k
     if (lane_id() % 4 == 0)
 #pragma unroll
         for (int r = 0; r < 2; r++) m->inverse[head_of(r)] = 1 / (KEY_SHARE * total[r]);
-    __syncwarp();
-    if (lane_id() == 0) barrier_arrive(&m->finished);
+    warp_arrives(&m->finished);
 }
 
 template <int DC, bool WHOLE>

@@ -36,16 +36,16 @@ template <int DC> static size_t pair_bytes(int64_t slots) {
 
 template <int DC> static __device__ __forceinline__ void make_barriers(pair_shared<DC> *m) {
     for (int i = 0; i < PAIR_TILES; i++) {
-        barrier_init(&m->full[i], DECODERS);
-        barrier_init(&m->empty[i], GROUP_WARPS);
+        barrier_init(&m->full[i], DECODERS * WARP_ARRIVALS);
+        barrier_init(&m->empty[i], GROUP_WARPS * WARP_ARRIVALS);
     }
-    barrier_init(&m->sent[OWN], GROUP_WARPS);
+    barrier_init(&m->sent[OWN], GROUP_WARPS * WARP_ARRIVALS);
     barrier_init(&m->sent[PEER], 1);
-    barrier_init(&m->read[OWN], GROUP_WARPS);
-    barrier_init(&m->read[PEER], GROUP_WARPS);
+    barrier_init(&m->read[OWN], GROUP_WARPS * WARP_ARRIVALS);
+    barrier_init(&m->read[PEER], GROUP_WARPS * WARP_ARRIVALS);
     barrier_init(&m->topped, 1);
     barrier_init(&m->summed, 1);
-    barrier_init(&m->finished, GROUP_WARPS);
+    barrier_init(&m->finished, GROUP_WARPS * WARP_ARRIVALS);
     barrier_expect(&m->sent[PEER], SENT_BYTES);
     barrier_expect(&m->topped, HEADS_BYTES);
     barrier_expect(&m->summed, HEADS_BYTES);

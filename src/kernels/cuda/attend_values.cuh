@@ -47,15 +47,15 @@ static __device__ __forceinline__ void add_values(pair_shared<DC> *m, int u, int
 #pragma unroll
     for (int i = 0; i < 4; i++) product_values(o, p + 4 * i, tile + i * 16 * 128 / 16);
     products_commit();
-    if (lane_id() == 0 && more) { /* probabilities are in registers: products have them */
+    if (more) { /* probabilities are in registers: products have them */
         if (whose == PEER)
-            barrier_arrive_peer(cluster_address(&m->read[PEER], static_cast<uint32_t>(peer)));
+            warp_arrives_peer(cluster_address(&m->read[PEER], static_cast<uint32_t>(peer)));
         else
-            barrier_arrive(&m->read[OWN]);
+            warp_arrives(&m->read[OWN]);
     }
     products_wait<0>();
     hold(o);
-    if (lane_id() == 0) barrier_arrive(&m->empty[stage]);
+    warp_arrives(&m->empty[stage]);
 }
 
 /* Eight values from `dim` on of a head, rotated back. */

@@ -36,8 +36,10 @@ static __device__ __forceinline__ void store_peer(uint32_t to, float x, uint32_t
                  "r"(__float_as_uint(x)), "r"(barrier)
                  : "memory");
 }
-static __device__ __forceinline__ void barrier_arrive_peer(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+static __device__ __forceinline__ void warp_arrives_peer(uint32_t barrier) {
+    __syncwarp();
+    if (WARP_ARRIVALS == WARP || lane_id() == 0)
+        asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 /* The two halves of a meeting of all threads, whose warps come together; only barriers_made is
  * ordered by it. */

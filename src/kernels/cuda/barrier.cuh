@@ -44,6 +44,19 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity
     barrier_wait(shared_address(b), parity);
 }
 
+/* Arrivals of warps, whose lanes have all done what they arrive for: one each, of one lane. racecheck does
+ * not know that __syncwarp orders lanes, so where it is to look (DI_CUDA_CHECKED, tools/gpu sanitize) each
+ * lane arrives. */
+#ifdef DI_CUDA_CHECKED
+static constexpr uint32_t WARP_ARRIVALS = WARP;
+#else
+static constexpr uint32_t WARP_ARRIVALS = 1;
+#endif
+static __device__ __forceinline__ void warp_arrives(uint64_t *b) {
+    __syncwarp();
+    if (WARP_ARRIVALS == WARP || lane_id() == 0) barrier_arrive(b);
+}
+
 /* The barriers that this thread initialised are there for copies and for the cluster, after threads
  * have met. */
 static __device__ __forceinline__ void barriers_made() {

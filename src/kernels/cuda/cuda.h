@@ -150,8 +150,9 @@ template <typename T> T *cuda_take(di_stream *s, uint64_t n) {
     return static_cast<T *>(cuda_take_bytes(s, n * sizeof(T)));
 }
 uint64_t cuda_work_bytes(const di_limits *limits);
-/* Rows that are sampled at a time: each has 3 [vocab] doubles of workspace. */
-static constexpr uint64_t CUDA_SAMPLE_BLOCKS = 32;
+/* Rows that are sampled at a time, each with [vocab] doubles of workspace, and that are judged (accept)
+ * at a time, each with twice that: eight blocks each, three on a processor. */
+static constexpr uint64_t CUDA_SAMPLE_ROWS = 48, CUDA_JUDGE_ROWS = CUDA_SAMPLE_ROWS / 2;
 /* Rows that the indexer scores at a time, each against max_entries: room for CUDA_SCORES floats and
  * as many words, or one row's. */
 static constexpr uint64_t CUDA_SCORES = 64 << 20;

@@ -6,7 +6,7 @@
 #include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/mma_picks.cuh"
 #include "kernels/cuda/product.cuh"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/streams.cuh"
 
 /* ---- Router ---- */
 
@@ -170,22 +170,29 @@ void cuda_op_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     cuda_linear_rows(s, &args->w2, gate, args->n_rows, true, false, args->out);
 }
 
-template <typename A> static __global__ void combine_kernel(di_combine_args args) {
+template <bool WHOLE, typename A>
+static __device__ __forceinline__ void combine_element(const di_combine_args &args) {
+    int64_t t = blockIdx.y, at = element_chunk();
+    float sum[ROW_CHUNK];
     begin_early();
-    int64_t i = static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x, width = args.width;
-    int64_t t = i / width, d = i % width;
-    if (t >= args.n_rows) return;
-    const A *rows = cuda_at<const A>(args.rows) + t * args.top_k * width + d;
-    float y = 0;
-    for (int32_t k = 0; k < args.top_k; k++) y += to_float(rows[k * width]);
-    cuda_at<A>(args.out)[i] = from_float<A>(y + to_float(cuda_at<const A>(args.shared)[i]));
+    if (at >= args.width) return;
+    combine_chunk<WHOLE, A>(args, t, at, sum);
+    store_chunk<WHOLE>(cuda_at<A>(args.out) + t * args.width, at, args.width, sum);
+}
+template <typename A> static __global__ void combine_released(di_combine_args args) {
+    combine_element<true, A>(args);
+}
+template <typename A> static __global__ void combine_any(di_combine_args args) {
+    combine_element<false, A>(args);
 }
 
 void cuda_combine_now(di_stream *s, const di_combine_args *args) {
     cuda_begin(s);
-    int64_t n = static_cast<int64_t>(args->n_rows) * args->width;
-    CUDA_LAUNCH_EARLY_A(s, "combine", cuda_blocks(n, ROW_THREADS), ROW_THREADS, 0, combine_kernel,
-                        *args);
+    dim3 grid = element_grid(args->n_rows, args->width);
+    if (released_rows(args->width, {args->rows, args->shared, args->out}))
+        CUDA_LAUNCH_EARLY_A(s, "combine", grid, ELEMENT_THREADS, 0, combine_released, *args);
+    else
+        CUDA_LAUNCH_EARLY_A(s, "combine", grid, ELEMENT_THREADS, 0, combine_any, *args);
 }
 
 /* ---- Routed experts, `float` ---- */

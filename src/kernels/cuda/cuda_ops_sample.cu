@@ -10,24 +10,41 @@ static __device__ uint64_t noise_of(const di_sample_args &args, const di_sample_
     return di_noise_seed(p.seed, DI_NOISE_DRAFT, cuda_at<const int32_t>(args.pos)[first]);
 }
 
-/* Token and, if it is wanted, log-probability of out row i, whose position is live. */
+/* Token and, if it is wanted, log-probability of out row i, whose position is live. next: of one
+ * thread, what comes out in all of them. */
 template <typename X>
-static __device__ void sample_row(logit_team *team, const di_sample_args &args, int64_t i,
-                                  const logit_source<float> &raw, const logit_source<X> &source,
-                                  bool bad) {
+static __device__ int32_t sample_row(logit_team *team, const di_sample_args &args, int64_t i,
+                                     const logit_source<float> &raw, const logit_source<X> &source,
+                                     bool bad, int32_t next) {
     const di_sample_params &p = params_of(args, i);
     bool wanted = !cuda_none(args.logprob);
-    logit_part row = exchange(team, look(team->shared, raw, source, wanted, bad));
+    row_look row = look(team, raw, source, wanted, bad, next);
     int32_t token = row.bad || row.best.id < 0 ? DI_NO_TOKEN : row.best.id;
+    if (row.next >= 0 && row.next < args.n_out)
+        prefetch_row(raw.x + (row.next - i) * args.vocab, args.vocab, team->rank);
     if (token >= 0 && p.temperature != 0) {
         int32_t of_step = cuda_at<const int32_t>(args.which)[i];
         int64_t position = static_cast<int64_t>(cuda_at<const int32_t>(args.pos)[of_step]) + 1;
         logit_rule<X> rule = truncate(*team, p, source, args.vocab, static_cast<X>(row.best.x));
-        token = draw(team, source, rule, noise_of(args, p, of_step), position);
+        token = draw(team, source, args.vocab, rule, noise_of(args, p, of_step), position);
     }
-    if (team->rank > 0 || threadIdx.x > 0) return;
-    cuda_at<int32_t>(args.token)[i] = token;
-    if (wanted) cuda_at<float>(args.logprob)[i] = log_softmax(raw.x, row, token);
+    if (team->rank == 0 && threadIdx.x == 0) {
+        cuda_at<int32_t>(args.token)[i] = token;
+        if (wanted) cuda_at<float>(args.logprob)[i] = log_softmax(raw.x, row, token);
+    }
+    return row.next;
+}
+
+/* A dead row. */
+static __device__ int32_t skip_row(logit_team *team, const di_sample_args &args, int64_t i,
+                                   int32_t next) {
+    if (team->rank == 0 && threadIdx.x == 0) {
+        cuda_at<int32_t>(args.token)[i] = -1;
+        if (!cuda_none(args.logprob)) cuda_at<float>(args.logprob)[i] = 0;
+    }
+    auto join = [](int32_t n) { return __reduce_max_sync(ALL_LANES, n); };
+    const int32_t *parts = exchange(team, next, -1, join);
+    return join(lane_id() < LOGIT_BLOCKS ? parts[lane_id()] : -1);
 }
 
 /* The last of a slot's rows stays: the number of every row with a token goes where its token is to
@@ -51,45 +68,56 @@ static __device__ void next_tokens(const di_sample_args &args) {
     }
 }
 
-/* Clusters take the rows in turn; each has a row of scratch for changed logits. */
+/* Which row a cluster takes behind its first: the next that nobody has. For clusters do not all run at
+ * once, and rows take different times. One thread asks; n_out times in all, so that the counter is 0 again
+ * at the end. */
+static __device__ __forceinline__ int32_t claim_row(const logit_team &team, int32_t n_out,
+                                                    int32_t n_clusters, uint32_t *counter) {
+    if (team.rank > 0 || threadIdx.x > 0) return -1;
+    if (n_clusters == n_out) return n_out;
+    return n_clusters + static_cast<int32_t>(atomicInc(counter, static_cast<uint32_t>(n_out) - 1));
+}
+
+/* Each cluster has a row of scratch for changed logits. */
 static __global__ __cluster_dims__(LOGIT_BLOCKS, 1, 1)
-    __launch_bounds__(LOGIT_THREADS) void sample_kernel(di_sample_args args, double *scratch,
-                                                        uint32_t *counter) {
+    __launch_bounds__(LOGIT_THREADS, LOGIT_AT_ONCE) void sample_kernel(di_sample_args args,
+                                                                       double *scratch,
+                                                                       uint32_t *counters) {
     __shared__ logit_shared shared;
     logit_team team = team_begin(&shared);
-    int64_t vocab = args.vocab, cluster = blockIdx.x / LOGIT_BLOCKS;
-    int64_t n_clusters = gridDim.x / LOGIT_BLOCKS;
-    scratch += cluster * logit_scratch(args.vocab);
-    for (int64_t i = cluster; i < args.n_out; i += n_clusters) {
+    int32_t n_clusters = static_cast<int32_t>(gridDim.x) / LOGIT_BLOCKS;
+    int32_t cluster = static_cast<int32_t>(blockIdx.x) / LOGIT_BLOCKS;
+    scratch += static_cast<uint64_t>(cluster) * logit_scratch(args.vocab);
+    for (int32_t i = cluster; i < args.n_out;) {
+        int32_t next = claim_row(team, args.n_out, n_clusters, counters + 1);
         int32_t row = cuda_at<const int32_t>(args.which)[i];
         if (cuda_at<const int32_t>(args.pos)[row] < 0) {
-            if (team.rank > 0 || threadIdx.x > 0) continue;
-            cuda_at<int32_t>(args.token)[i] = -1;
-            if (!cuda_none(args.logprob)) cuda_at<float>(args.logprob)[i] = 0;
+            i = skip_row(&team, args, i, next);
             continue;
         }
         const di_sample_params &p = params_of(args, i);
-        const float *logits = cuda_at<const float>(args.logits) + i * vocab;
-        if (i + n_clusters < args.n_out)
-            prefetch_row(logits + n_clusters * vocab, args.vocab, team.rank);
+        const float *logits =
+            cuda_at<const float>(args.logits) + static_cast<int64_t>(i) * args.vocab;
         logit_source<float> raw = source_of(logits, mask_of(args, p), args.vocab, team.rank);
         if (has_penalties(args, p) || p.n_bias > 0) {
             bool bad = change_row(args, p, i, logits, team.rank, scratch);
             const double *changed = scratch;
-            sample_row(&team, args, i, raw, source_of(changed, NULL, args.vocab, team.rank), bad);
+            i = sample_row(&team, args, i, raw, source_of(changed, NULL, args.vocab, team.rank),
+                           bad, next);
         } else {
-            sample_row(&team, args, i, raw, raw, false);
+            i = sample_row(&team, args, i, raw, raw, false, next);
         }
     }
     team_meet(&team);
-    if (team.rank == 0 && last_block(counter, static_cast<uint32_t>(n_clusters))) next_tokens(args);
+    if (team.rank == 0 && last_block(counters, static_cast<uint32_t>(n_clusters)))
+        next_tokens(args);
 }
 
 void cuda_op_sample(di_stream *s, const di_sample_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->vocab <= LOGIT_MAX_VOCAB);
     uint64_t n = static_cast<uint64_t>(args->n_out);
-    uint64_t clusters = n < CUDA_SAMPLE_BLOCKS ? n : CUDA_SAMPLE_BLOCKS;
+    uint64_t clusters = n < CUDA_SAMPLE_ROWS ? n : CUDA_SAMPLE_ROWS;
     double *scratch = cuda_take<double>(s, clusters * logit_scratch(args->vocab));
     cuda_launch(s, "sample", static_cast<uint32_t>(clusters * LOGIT_BLOCKS), LOGIT_THREADS, 0,
                 sample_kernel, *args, scratch, cuda_counters(s));

@@ -29,17 +29,17 @@ typedef struct judged {
 
 static __device__ judged judged_of(logit_shared *s, const di_accept_args &args, int32_t i) {
     int32_t before = 0, n_rows, all;
-    s->bin = -1;
+    s->block = -1;
     for (int32_t begin = 0; begin < args.n_blocks && before <= i; begin += LOGIT_THREADS) {
         int32_t at = before + rows_before(s, args, begin, &n_rows, &all);
         if (i >= at && i + 1 < at + n_rows) {
-            s->bin = begin + static_cast<int32_t>(threadIdx.x);
+            s->block = begin + static_cast<int32_t>(threadIdx.x);
             s->last_id = i - at;
         }
         before += all;
     }
     __syncthreads();
-    judged j = {s->bin, s->last_id};
+    judged j = {s->block, s->last_id};
     bool dead = false;
     if (j.block >= 0) {
         int32_t k = static_cast<int32_t>(threadIdx.x);
@@ -56,14 +56,15 @@ static __device__ judged judged_of(logit_shared *s, const di_accept_args &args, 
 template <typename X> struct distribution {
     logit_source<X> source;
     logit_rule<X> rule;
-    logit_part row;
+    row_look row;
     double total;
 };
 
 /* Whether the logits are one. */
 template <typename X>
-static __device__ bool distribution_of(logit_team *team, const di_sample_args &args, int64_t i,
-                                       const float *logits, double *scratch, distribution<X> *out) {
+static __device__ __noinline__ bool distribution_of(logit_team *team, const di_sample_args &args,
+                                                    int64_t i, const float *logits, double *scratch,
+                                                    distribution<X> *out) {
     const di_sample_params &p = params_of(args, i);
     logit_source<float> raw = source_of(logits, mask_of(args, p), args.vocab, team->rank);
     bool bad = false;
@@ -73,28 +74,23 @@ static __device__ bool distribution_of(logit_team *team, const di_sample_args &a
     } else {
         out->source = raw;
     }
-    out->row = exchange(team, look(team->shared, raw, out->source, true, bad));
+    out->row = look(team, raw, out->source, true, bad, -1);
     if (out->row.bad || out->row.best.id < 0) return false;
     X top = static_cast<X>(out->row.best.x);
     if (p.temperature == 0) {
         out->rule = rule_of(p, top);
-        out->rule.temperature = out->rule.inverse = 1;
+        out->rule.temperature = out->rule.inverse = 1, out->rule.scale = 1;
         out->rule.min_p = 0;
-        out->rule.prefix = true, out->rule.last = top, out->rule.last_id = out->row.best.id;
+        out->rule.last = top, out->rule.last_id = out->row.best.id;
     } else {
         out->rule = truncate(*team, p, out->source, args.vocab, top);
     }
-    double sum = 0;
-    EACH_QUAD(id, out->source) {
-        X x[4];
-        load_quad(out->source, id, x);
+    double mass = 0;
+    each_quad(out->source, [&](const X *x, int32_t id) {
         for (int k = 0; k < 4; k++)
-            if (keeps(out->rule, x[k], id + k)) sum += share_of(out->rule, x[k]);
-    }
-    logit_part part = {};
-    part.best.id = -1;
-    part.mass = logit_sum(team->shared, sum);
-    out->total = divided(out->rule, top) + log(exchange(team, part).mass);
+            if (keeps(out->rule, x[k], id + k)) mass += share_of(out->rule, x[k]);
+    });
+    out->total = divided(out->rule, top) + log(exchange_sum(team, mass));
     return true;
 }
 
@@ -105,8 +101,8 @@ static __device__ __forceinline__ double chance(const distribution<X> &d, X x, i
 
 /* max(p - q, 0) of an id. */
 template <typename X>
-static __device__ __forceinline__ double residual(const distribution<X> &p,
-                                                  const distribution<X> &q, X x, int32_t id) {
+static __device__ __noinline__ double residual(const distribution<X> &p, const distribution<X> &q,
+                                               X x, int32_t id) {
     double of_p = chance(p, x, id);
     double left = of_p > 0 ? of_p - chance(q, value_of(q.source, id), id) : 0;
     return left > 0 ? left : 0;
@@ -115,29 +111,25 @@ static __device__ __forceinline__ double residual(const distribution<X> &p,
 /* A sample of max(p - q, 0); rounding speaks where it is too little, and p is taken instead. */
 template <typename X>
 static __device__ int32_t draw_residual(logit_team *team, const distribution<X> &p,
-                                        const distribution<X> &q, uint64_t seed, int64_t position) {
+                                        const distribution<X> &q, int32_t vocab, uint64_t seed,
+                                        int64_t position) {
     uint64_t noise = di_noise_seed(seed, DI_NOISE_RESIDUAL, 0);
     double mass = 0;
-    logit_part part = {};
-    EACH_QUAD(id, p.source) {
-        X x[4];
-        load_quad(p.source, id, x);
+    each_quad(p.source, [&](const X *x, int32_t id) {
         for (int k = 0; k < 4; k++) mass += residual(p, q, x[k], id + k);
-    }
-    part.mass = logit_sum(team->shared, mass);
-    part.best = draw_best(
-        team->shared, p.source, noise, position,
-        [&](X x, int32_t id) {
-            float left = static_cast<float>(residual(p, q, x, id));
-            return left > 0x1p-126f ? logf(left) : -INFINITY;
-        },
-        [&](X x, int32_t id) {
-            double left = residual(p, q, x, id);
-            return left > 0 ? scored{log(left), id} : scored{0, -1};
-        });
-    part = exchange(team, part);
-    return part.mass > DI_TINY_RESIDUAL ? part.best.id
-                                        : draw(team, p.source, p.rule, noise, position);
+    });
+    if (exchange_sum(team, mass) <= DI_TINY_RESIDUAL)
+        return draw(team, p.source, vocab, p.rule, noise, position);
+    auto value = [&](X x, int32_t id) {
+        float left = static_cast<float>(residual(p, q, x, id));
+        return left > 0x1p-126f ? logf(left) : -INFINITY;
+    };
+    return draw_best(team, p.source, vocab,
+                     draw_rule<decltype(value)>{noise, position, LOG2_E, value}, 0,
+                     [&](X x, int32_t id) {
+                         double left = residual(p, q, x, id);
+                         return left > 0 ? scored{log(left), id} : scored{0, -1};
+                     });
 }
 
 /* di_reject_draft on out row i, and the log-probability of what comes out. */
@@ -165,7 +157,8 @@ static __device__ verdict judge(logit_team *team, const di_accept_args &args, in
             double q_draft = chance(q, value_of(q.source, draft), draft);
             v.stands = q_draft > 0 && u * q_draft < chance(p, value_of(p.source, draft), draft);
         }
-        v.token = v.stands ? draft : draw_residual(team, p, q, seed, position);
+        v.token = v.stands ? draft
+                           : draw_residual(team, p, q, static_cast<int32_t>(vocab), seed, position);
     }
     v.logprob = log_softmax(logits, p.row, v.token);
     return v;
@@ -215,7 +208,7 @@ static __device__ void walk_all(logit_shared *s, const di_accept_args &args,
         int32_t n_rows, all, thread = static_cast<int32_t>(threadIdx.x);
         int32_t begin = before + rows_before(s, args, first, &n_rows, &all);
         s->own_count[thread] = static_cast<uint32_t>(begin);
-        s->all_count[thread] = static_cast<uint32_t>(n_rows);
+        s->own_count[LOGIT_THREADS + thread] = static_cast<uint32_t>(n_rows);
         __syncthreads();
         int32_t left = args.n_blocks - first;
         int32_t here = left < LOGIT_THREADS ? left : LOGIT_THREADS;
@@ -223,7 +216,7 @@ static __device__ void walk_all(logit_shared *s, const di_accept_args &args,
         for (int32_t base = 0; base < here; base += AT_ONCE) {
             int32_t b = base + thread / WALK_LANES;
             walk(args, first + b, static_cast<int32_t>(s->own_count[b]),
-                 static_cast<int32_t>(s->all_count[b]), verdicts);
+                 static_cast<int32_t>(s->own_count[LOGIT_THREADS + b]), verdicts);
         }
         before += all;
         __syncthreads();
@@ -242,7 +235,8 @@ static __device__ bool any_reject(const di_accept_args &args) {
 /* Clusters take the rows that are judged in turn; each has two rows of scratch. A verdict does not
  * hang on those before it, so all can be made at once. The last cluster to end walks the blocks. */
 static __global__ __cluster_dims__(LOGIT_BLOCKS, 1, 1)
-    __launch_bounds__(LOGIT_THREADS) void accept_kernel(di_accept_args args, double *scratch,
+    __launch_bounds__(LOGIT_THREADS,
+                      LOGIT_AT_ONCE) void accept_kernel(di_accept_args args, double *scratch,
                                                         verdict *verdicts, uint32_t *counter) {
     __shared__ logit_shared shared;
     logit_team team = team_begin(&shared);
@@ -268,7 +262,7 @@ void cuda_op_accept(di_stream *s, const di_accept_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->sample.vocab <= LOGIT_MAX_VOCAB);
     uint64_t n = static_cast<uint64_t>(args->sample.n_out);
-    uint64_t clusters = n < CUDA_SAMPLE_BLOCKS ? n : CUDA_SAMPLE_BLOCKS;
+    uint64_t clusters = n < CUDA_JUDGE_ROWS ? n : CUDA_JUDGE_ROWS;
     if (args->sample.n_out == args->n_blocks) clusters = 1; /* no drafts */
     if (args->n_blocks == 0) clusters = 0;
     verdict *verdicts = cuda_take<verdict>(s, n);

@@ -45,7 +45,7 @@ uint64_t cuda_work_bytes(const di_limits *l) {
     wide floats = (wide)rows * a_row + (wide)picks * (3 * (uint64_t)l->inner + 96);
     uint64_t entries = (uint64_t)l->max_entries + 64;
     uint64_t scores = cuda_score_rows(l, l->max_rows) * entries * 2; /* scores and sort keys */
-    uint64_t vocab = CUDA_SAMPLE_BLOCKS * 3 * 8 * ((uint64_t)l->vocab + 64);
+    uint64_t vocab = CUDA_SAMPLE_ROWS * 8 * ((uint64_t)l->vocab + 64);
     floats += (wide)mma_most_wide_slots(picks, l->n_experts) * /* experts' rows by slots */
               ((width + (uint64_t)l->inner) / 2 + MMA_K);
     wide all = 4 * (floats + scores) + vocab + 64 * (uint64_t)l->n_experts + cuda_beside_bytes(l) +

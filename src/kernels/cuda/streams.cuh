@@ -48,4 +48,21 @@ static __device__ __forceinline__ void collapse_row(const A *streams, const floa
     }
 }
 
+/* The sum of the experts of one chunk, in their order, and then the shared one. */
+template <bool WHOLE, typename A>
+static __device__ __forceinline__ void combine_chunk(const di_combine_args &args, int64_t t,
+                                                     int64_t at, float (&sum)[ROW_CHUNK]) {
+    int64_t width = args.width;
+    const A *rows = cuda_at<const A>(args.rows) + t * args.top_k * width;
+    float v[ROW_CHUNK];
+    for (int i = 0; i < ROW_CHUNK; i++) sum[i] = 0;
+#pragma unroll 4
+    for (int32_t k = 0; k < args.top_k; k++) {
+        load_chunk<WHOLE>(rows + k * width, at, width, v);
+        for (int i = 0; i < ROW_CHUNK; i++) sum[i] += v[i];
+    }
+    load_chunk<WHOLE>(cuda_at<const A>(args.shared) + t * width, at, width, v);
+    for (int i = 0; i < ROW_CHUNK; i++) sum[i] += v[i];
+}
+
 #endif
