@@ -3,7 +3,8 @@
  *   bench_cuda_attend
  *
  * Cases: a row of each of 64 sequences at contexts of 4 k and 64 k tokens, of 1 and 8 sequences at
- * 1 M. Selection in its three kinds: layers of ratio 2 (none), the layer that publishes candidate
+ * 1 M; attention also of 128 and 256 sequences at 4 k, and of all rows of a prompt of 8192 tokens.
+ * Selection in its three kinds: layers of ratio 2 (none), the layer that publishes candidate
  * blocks (source), and those that look at published blocks only (use).
  *
  * Caches are random. First a few rows are compared with the "cpu" backend. Then every case is timed
@@ -26,6 +27,7 @@ static constexpr int HEADS = 64, DIM = 512, WINDOW = 128, RING = 140, TOP_K = 51
 static constexpr int INDEX_N = 32, INDEX_D = 128, BLOCKS = 2048, BLOCK = 8; /* N: heads */
 static constexpr int RANK = 1280, WIDTH = 5120;
 static constexpr int MOST_ROWS = 64, MOST_TOKENS = 1 << 20, PAGE_SLOTS = MOST_TOKENS / 64;
+static constexpr int ATTEND_ROWS = 8192, ATTEND_SLOTS = 256; /* where there is no selection */
 static constexpr int POOL_PAGES = 8 * PAGE_SLOTS, SOURCES = 2;
 static constexpr int REPEATS = 8, RUNS = 7; /* of a case in a graph, of the graph */
 
@@ -48,7 +50,8 @@ typedef struct bench {
     di_attend_args attend;
     di_index_select_args select;
     di_matrix host_wq_b, host_proj; /* select's, as the cpu backend reads them */
-    int32_t *table;                 /* [MOST_ROWS][PAGE_SLOTS] host */
+    int32_t *table;                 /* [ATTEND_SLOTS][PAGE_SLOTS] host */
+    int32_t *picks;                 /* [ATTEND_ROWS][TOP_K] host */
     uint4 *other;                   /* what stands in the cache instead */
     double flush, empty;            /* seconds: of that kernel, of an empty one */
 } bench;
@@ -167,7 +170,7 @@ static void make_pages(bench *b) {
         p->key_scales = static_cast<uint32_t>(at), at += entries * INDEX_D / 32;
     }
     di_ptr pool = take(b, at * POOL_PAGES, "pages"),
-           table = take(b, 4u * MOST_ROWS * PAGE_SLOTS, "table");
+           table = take(b, 4u * ATTEND_SLOTS * PAGE_SLOTS, "table");
     for (int i = 0; i < SOURCES; i++) {
         b->source[i].pool = pool, b->source[i].page_bytes = at;
         b->source[i].table = table, b->source[i].table_stride = PAGE_SLOTS;
@@ -175,8 +178,9 @@ static void make_pages(bench *b) {
     fill_pages_kernel<<<4096, 256, 0, b->cuda->stream->stream>>>(b->source[0], b->source[1],
                                                                  at * POOL_PAGES);
     check(cudaGetLastError());
-    b->table = static_cast<int32_t *>(calloc(MOST_ROWS * PAGE_SLOTS, 4));
-    if (b->table == NULL) stop("no memory");
+    b->table = static_cast<int32_t *>(calloc(ATTEND_SLOTS * PAGE_SLOTS, 4));
+    b->picks = static_cast<int32_t *>(calloc(ATTEND_ROWS * TOP_K, 4));
+    if (b->table == NULL || b->picks == NULL) stop("no memory");
 }
 
 static void make_inputs(bench *b) {
@@ -184,18 +188,18 @@ static void make_inputs(bench *b) {
     for (int i = 0; i < ROPE / 2; i++) freq[i] = powf(160000, -2.0f * static_cast<float>(i) / ROPE);
     for (int i = 0; i < HEADS; i++) sink[i] = static_cast<float>(i % 5) - 2;
     di_attend_args *a = &b->attend;
-    const uint64_t row = uint64_t(HEADS) * DIM * 2, slots = uint64_t(MOST_ROWS) * RING;
+    const uint64_t row = uint64_t(HEADS) * DIM * 2, slots = uint64_t(ATTEND_SLOTS) * RING;
     a->n_heads = HEADS, a->head_dim = DIM, a->window = WINDOW, a->top_k = TOP_K;
     a->rope.dims = ROPE, a->rope.freq = put(b, freq, sizeof freq);
-    a->q = random_memory(b, MOST_ROWS * row, ACTIVATIONS);
-    a->kv_codes = random_memory(b, MOST_ROWS * DIM, E4M3_CODES);
-    a->kv_scales = random_memory(b, MOST_ROWS * DIM / 32, E8M0_SCALES);
+    a->q = random_memory(b, ATTEND_ROWS * row, ACTIVATIONS);
+    a->kv_codes = random_memory(b, ATTEND_ROWS * DIM, E4M3_CODES);
+    a->kv_scales = random_memory(b, ATTEND_ROWS * DIM / 32, E8M0_SCALES);
     a->ring.ring_slots = RING;
     a->ring.codes = random_memory(b, slots * DIM, E4M3_CODES);
     a->ring.scales = random_memory(b, slots * DIM / 32, E8M0_SCALES);
-    a->picks = take(b, 4u * MOST_ROWS * TOP_K, "picks");
+    a->picks = take(b, 4u * ATTEND_ROWS * TOP_K, "picks");
     a->sink = di_vector{DI_F32, HEADS, put(b, sink, sizeof sink)};
-    a->out = take(b, MOST_ROWS * row, "out");
+    a->out = take(b, ATTEND_ROWS * row, "out");
     di_index_select_args *s = &b->select;
     s->n_heads = INDEX_N, s->top_k = TOP_K, s->top_blocks = BLOCKS, s->block_size = BLOCK;
     s->rope = a->rope;
@@ -207,14 +211,23 @@ static void make_inputs(bench *b) {
     s->picks = take(b, 4u * MOST_ROWS * TOP_K, "picks");
 }
 
+/* A row of each of many sequences; or all rows of one, which begin a prompt. */
+static void set_rows(bench *b, int32_t n_rows, bool one) {
+    static di_row rows[ATTEND_ROWS];
+    static int32_t first[ATTEND_ROWS];
+    for (int i = 0; i < n_rows; i++)
+        rows[i] = one ? di_row{0, 0, i} : di_row{0, i, 0}, first[i] = one ? 0 : i;
+    b->batch.n_rows = n_rows;
+    b->cuda->upload(b->cuda->stream, b->batch.rows, rows, sizeof rows);
+    b->cuda->upload(b->cuda->stream, b->batch.first, first, sizeof first);
+}
+
 static void make_batch(bench *b) {
     di_batch *t = &b->batch;
-    di_row rows[MOST_ROWS];
-    int32_t first[MOST_ROWS];
-    for (int i = 0; i < MOST_ROWS; i++) rows[i] = di_row{0, i, 0}, first[i] = i;
-    t->n_slots = MOST_ROWS;
-    t->rows = put(b, rows, sizeof rows), t->first = put(b, first, sizeof first);
-    t->length = take(b, 4 * MOST_ROWS, "length"), t->pos = take(b, 4 * MOST_ROWS, "pos");
+    t->n_slots = ATTEND_SLOTS;
+    t->rows = take(b, sizeof(di_row) * ATTEND_ROWS, "rows");
+    t->first = take(b, 4 * ATTEND_ROWS, "first");
+    t->length = take(b, 4 * ATTEND_SLOTS, "length"), t->pos = take(b, 4 * ATTEND_ROWS, "pos");
 }
 
 /* ---- A case ---- */
@@ -239,32 +252,63 @@ static void random_choice(int32_t n, int32_t of, uint64_t *state, int32_t *out) 
     }
 }
 
-/* rows sequences of `tokens` tokens, and the row after them: pages in any order, picks among all
- * entries of ratio 1, candidate blocks too. */
-static void set_case(bench *b, int32_t rows, int32_t tokens) {
-    static int32_t length[MOST_ROWS], picks[MOST_ROWS][TOP_K], blocks[MOST_ROWS][BLOCKS];
+/* Where pages lie of `rows` sequences: in any order. */
+static void set_pages(bench *b, int32_t rows, int32_t tokens) {
     int32_t pages = tokens / 64;
-    uint64_t state = 12345;
     for (int64_t i = 0; i < int64_t(rows) * pages; i++) {
         int64_t page = i * 7919 % (int64_t(rows) * pages); /* 7919 is prime, no divisor of it */
         b->table[i / pages * PAGE_SLOTS + i % pages] = static_cast<int32_t>(page);
     }
+    b->cuda->upload(b->cuda->stream, b->source[0].table, b->table, 4u * ATTEND_SLOTS * PAGE_SLOTS);
+}
+
+/* rows sequences of `tokens` tokens, and the row after them: picks among all entries of ratio 1;
+ * candidate blocks too, if there is selection. */
+static void set_case(bench *b, int32_t rows, int32_t tokens) {
+    static int32_t length[ATTEND_SLOTS], blocks[MOST_ROWS][BLOCKS];
+    uint64_t state = 12345;
     for (int32_t t = 0; t < rows; t++) {
         int32_t visible = tokens, n = visible / BLOCK < BLOCKS ? visible / BLOCK : BLOCKS;
         length[t] = tokens - 1;
-        random_choice(TOP_K, visible, &state, picks[t]);
+        random_choice(TOP_K, visible, &state, b->picks + t * TOP_K);
+        if (t >= MOST_ROWS) continue;
         random_choice(n, visible / BLOCK, &state, blocks[t]);
         for (int32_t i = n; i < BLOCKS; i++) blocks[t][i] = -1;
     }
     di_stream *s = b->cuda->stream;
-    b->batch.n_rows = rows;
-    b->cuda->upload(s, b->source[0].table, b->table, 4u * MOST_ROWS * PAGE_SLOTS);
+    set_pages(b, rows, tokens);
+    set_rows(b, rows, false);
     b->cuda->upload(s, b->batch.length, length, sizeof length);
     b->cuda->upload(s, b->batch.pos, length, sizeof length);
-    b->cuda->upload(s, b->attend.picks, picks, sizeof picks);
+    b->cuda->upload(s, b->attend.picks, b->picks, 4u * ATTEND_ROWS * TOP_K);
     b->cuda->upload(s, b->select.candidates, blocks, sizeof blocks);
     b->attend.batch = b->select.batch = b->batch;
     b->attend.pages = b->source[1];
+    check(cudaStreamSynchronize(s->stream));
+}
+
+/* A prompt of `rows` tokens: row t picks among t + 1 entries, as many as there are at most. */
+static void set_prompt(bench *b, int32_t rows) {
+    static int32_t pos[ATTEND_ROWS];
+    const int32_t none[ATTEND_SLOTS] = {};
+    uint64_t state = 54321;
+    for (int32_t t = 0; t < rows; t++) {
+        int32_t *picks = b->picks + t * TOP_K, n = 0, want = t + 1 < TOP_K ? t + 1 : TOP_K;
+        pos[t] = t;
+        for (int32_t i = 0; i <= t && n < want; i++) { /* one of those left, with equal chances */
+            state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            if ((state >> 33) % static_cast<uint64_t>(t + 1 - i) < static_cast<uint64_t>(want - n))
+                picks[n++] = i;
+        }
+        while (n < TOP_K) picks[n++] = -1;
+    }
+    di_stream *s = b->cuda->stream;
+    set_pages(b, 1, rows);
+    set_rows(b, rows, true);
+    b->cuda->upload(s, b->batch.length, none, sizeof none);
+    b->cuda->upload(s, b->batch.pos, pos, sizeof pos);
+    b->cuda->upload(s, b->attend.picks, b->picks, 4u * ATTEND_ROWS * TOP_K);
+    b->attend.batch = b->batch, b->attend.pages = b->source[1];
     check(cudaStreamSynchronize(s->stream));
 }
 
@@ -452,13 +496,26 @@ static void report(const bench *b, const char *what, double time, size_t kernels
            empty * 1e6, (work + empty) / time);
 }
 
-static void time_attend(bench *b, int32_t rows) {
+/* keys: of the rows' windows and picks; read: those of them that are not shared. */
+static void time_attend(bench *b, double window, double picks, double window_read,
+                        double picks_read) {
     size_t kernels;
     double time = seconds(
         b, [&] { b->cuda->ops->attend(b->cuda->stream, &b->attend); }, &kernels);
-    double keys = WINDOW * (DIM + DIM / 32) + TOP_K * (DIM / 2 + DIM / 16 + 8);
-    report(b, "attend", time, kernels, rows * (keys + 4.0 * HEADS * DIM),
-           4.0 * rows * HEADS * DIM * (WINDOW + TOP_K));
+    double rows = b->batch.n_rows;
+    double keys = window_read * (DIM + DIM / 32) + picks_read * (DIM / 2 + DIM / 16) + picks * 8;
+    report(b, "attend", time, kernels, keys + rows * 4.0 * HEADS * DIM,
+           4.0 * HEADS * DIM * (window + picks));
+}
+
+/* A prompt's rows share what they read. */
+static void time_prompt(bench *b, int32_t rows) {
+    double window = 0, picks = 0;
+    printf("a prompt of %d tokens\n", rows);
+    set_prompt(b, rows);
+    for (int32_t t = 0; t < rows; t++)
+        window += t + 1 < WINDOW ? t + 1 : WINDOW, picks += t + 1 < TOP_K ? t + 1 : TOP_K;
+    time_attend(b, window, picks, rows, rows);
 }
 
 /* The two products that index_select has inside. */
@@ -493,7 +550,8 @@ static void time_select(bench *b, int32_t rows, int32_t tokens, di_candidate_mod
 static void time_case(bench *b, int32_t rows, int32_t tokens) {
     printf("%d rows at %d tokens\n", rows, tokens);
     set_case(b, rows, tokens);
-    time_attend(b, rows);
+    time_attend(b, rows * WINDOW, rows * TOP_K, rows * WINDOW, rows * TOP_K);
+    if (rows > MOST_ROWS) return;
     time_select(b, rows, tokens, DI_CANDIDATES_NONE);
     time_select(b, rows, tokens, DI_CANDIDATES_USE);
     time_select(b, rows, tokens, DI_CANDIDATES_SOURCE); /* writes what the one before read */
@@ -516,6 +574,9 @@ int main(void) {
     make_batch(&b);
     compare_all(&b);
     measure_overheads(&b);
+    time_prompt(&b, ATTEND_ROWS);
+    time_case(&b, 256, 4096);
+    time_case(&b, 128, 4096);
     time_case(&b, 64, 4096);
     time_case(&b, 64, 65536);
     time_case(&b, 1, MOST_TOKENS);
@@ -523,5 +584,6 @@ int main(void) {
     b.cpu->destroy(b.cpu);
     b.cuda->destroy(b.cuda);
     free(b.table);
+    free(b.picks);
     return 0;
 }

@@ -296,6 +296,59 @@ static kc_pair random_picks(check *c, const scene *s, int32_t ratio, int32_t top
     return p;
 }
 
+/* Bytes of the twin's memory several times over, for both sides. */
+static kc_pair repeated(check *c, kc_pair once, uint64_t bytes, int32_t times) {
+    uint8_t *all = malloc((size_t)(bytes * (uint64_t)times) + 1);
+    if (all == NULL) abort();
+    for (int32_t i = 0; i < times; i++)
+        memcpy(all + bytes * (uint64_t)i, (const void *)(uintptr_t)once.p[0].address,
+               (size_t)bytes);
+    kc_pair out = kc_put(c, all, bytes * (uint64_t)times);
+    free(all);
+    return out;
+}
+static kc_pair pair_of(di_ptr a, di_ptr b) { return (kc_pair){{a, b}}; }
+
+/* The rows of a step many times over, each time with other queries: so many that a backend may take
+ * them in another way than a few. */
+static void check_crowd(check *c, const scene *s, const di_attend_args *few) {
+    const int32_t rows = s->rows, times = 300 / rows + 1, n = rows * times;
+    const int64_t row = (int64_t)few[0].n_heads * few[0].head_dim;
+    const di_batch *b[2] = {&few[0].batch, &few[1].batch};
+    const uint64_t ints = (uint64_t)rows * 4;
+    kc_pair each =
+        repeated(c, pair_of(b[0]->rows, b[1]->rows), sizeof(di_row) * (uint64_t)rows, times);
+    kc_pair pos = repeated(c, pair_of(b[0]->pos, b[1]->pos), ints, times);
+    kc_pair first = repeated(c, pair_of(b[0]->first, b[1]->first), ints, times);
+    kc_pair picks = none;
+    if (few[0].top_k > 0)
+        picks =
+            repeated(c, pair_of(few[0].picks, few[1].picks), ints * (uint64_t)few[0].top_k, times);
+    kc_pair q = kc_random_a(c, n * row, KC_NORMAL, 1), out = kc_take_a(c, n * row);
+    kc_pair out1 = kc_take_a(c, rows * row);
+    di_attend_args many[2], again[2];
+    for (int i = 0; i < 2; i++) {
+        many[i] = few[i];
+        many[i].batch.n_rows = n, many[i].batch.rows = each.p[i], many[i].batch.pos = pos.p[i];
+        many[i].batch.first = first.p[i], many[i].picks = picks.p[i], many[i].q = q.p[i];
+        many[i].out = out.p[i];
+        again[i] = many[i];
+        again[i].batch.n_rows = rows, again[i].out = out1.p[i];
+    }
+    KC_RUN_WITH(c, attend, many[i]);
+    KC_RUN_WITH(c, attend, again[i]);
+    int32_t *live = malloc((size_t)(n * few[0].n_heads) * sizeof *live);
+    if (live == NULL) abort();
+    for (int32_t t = 0; t < n * few[0].n_heads; t++) live[t] = s->live[t / few[0].n_heads % rows];
+    kc_compare_a(c, "out of many rows", out, (int64_t)n * few[0].n_heads, few[0].head_dim,
+                 DI_BOUND_ATTEND, live);
+    free(live);
+    for (int32_t t = 0; t < rows; t++)
+        if (s->live[t] >= 0)
+            kc_same_a(c, "out of many rows", kc_at_a(c, out1, t * row), kc_at_a(c, out, t * row),
+                      row);
+}
+
 void kc_check_attend(check *c) {
     static const int32_t ratios[3] = {1, 2, 4};
     int32_t block = c->bench || c->round % 6 != 5 ? 0 : kc_pick(c, 1, 7, 0);
@@ -315,23 +368,37 @@ void kc_check_attend(check *c) {
     kc_pair picks = top_k > 0 ? random_picks(c, &s, ratio, top_k) : none;
     kc_vector sink = kc_weight_vector(c, DI_F32, heads, 0, 3);
     kc_pair out = kc_take_a(c, rows * row), out1 = kc_take_a(c, rows * row);
-    KC_RUN(c, attend, s.batch.b[i], heads, d, window, {dims, freq.p[i]}, q.p[i], kv.p[i],
-           kv_scales.p[i], {ring.p[i], ring_scales.p[i], ring_slots}, p.side[i], top_k, picks.p[i],
-           sink.v[i], out.p[i], block);
+    di_attend_args args[2];
+    for (int i = 0; i < 2; i++)
+        args[i] = (di_attend_args){s.batch.b[i],
+                                   heads,
+                                   d,
+                                   window,
+                                   {dims, freq.p[i]},
+                                   q.p[i],
+                                   kv.p[i],
+                                   kv_scales.p[i],
+                                   {ring.p[i], ring_scales.p[i], ring_slots},
+                                   p.side[i],
+                                   top_k,
+                                   picks.p[i],
+                                   sink.v[i],
+                                   out.p[i],
+                                   block};
+    KC_RUN_WITH(c, attend, args[i]);
     int32_t live[64 * 6];
     for (int32_t t = 0; t < rows * heads && !c->bench; t++) live[t] = s.live[t / heads];
     kc_compare_a(c, "out", out, (int64_t)rows * heads, d, DI_BOUND_ATTEND, live);
     kc_work(c, (window + top_k * 0.6) * d, 4.0 * heads * (window + top_k) * d);
     if (c->bench) return;
     int32_t some = block ? block : kc_pick(c, 1, rows, 0); /* a slot's drafts belong together */
-    kc_batch part = first_rows(&s, some);
-    KC_RUN(c, attend, part.b[i], heads, d, window, {dims, freq.p[i]}, q.p[i], kv.p[i],
-           kv_scales.p[i], {ring.p[i], ring_scales.p[i], ring_slots}, p.side[i], top_k, picks.p[i],
-           sink.v[i], out1.p[i], block);
+    for (int i = 0; i < 2; i++) args[i].batch.n_rows = some, args[i].out = out1.p[i];
+    KC_RUN_WITH(c, attend, args[i]);
     for (int32_t t = 0; t < some; t++) {
         if (s.live[t] < 0) continue;
         kc_same_a(c, "out", kc_at_a(c, out1, t * row), kc_at_a(c, out, t * row), row);
     }
+    if (c->round % 5 < 2) check_crowd(c, &s, args);
 }
 
 /* ---- Compressor ---- */

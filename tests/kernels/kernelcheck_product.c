@@ -25,6 +25,13 @@ static int32_t some_rows(check *c, int32_t most) {
     return has_many(c) ? kc_pick(c, 65, MANY_ROWS, 1) : kc_pick(c, 1, most, 1);
 }
 
+/* Others so many columns that few rows of them go by the higher tiles (mma_linear.cuh), a format each:
+ * with a short K a GPU holds more than a thousand blocks. */
+enum { TALL = 40000 };
+static bool is_tall(const check *c) {
+    return !c->bench && c->round % 16 >= 8 && c->round % 16 <= 10;
+}
+
 void kc_check_linear(check *c) {
     di_dtype dtype = any_dtype(c->round);
     bool blocks = dtype == DI_F8_E4M3 || dtype == DI_FP4_PAIR;
@@ -32,7 +39,11 @@ void kc_check_linear(check *c) {
     int32_t n = kc_pick(c, 1, has_many(c) ? 400 : 130, 2048);
     int32_t k = kc_pick_step(c, 32, has_many(c) ? 640 : 1600, 32, 5120);
     if (!blocks && !c->bench && c->round % 8 >= 4) k = kc_pick(c, 1, 700, 0);
-    if (!c->bench && c->round % 5 == 4) { /* wo_a: groups of rows */
+    if (is_tall(c)) {
+        rows = kc_pick(c, 1, 8, 1);
+        n = kc_pick(c, TALL, TALL + 50, 1);
+        k = kc_pick_step(c, 32, 96, 32, 32);
+    } else if (!c->bench && c->round % 5 == 4) { /* wo_a: groups of rows */
         groups = kc_pick(c, 2, 4, 1);
         n = groups * kc_pick_step(c, 32, 64, 32, 32);
     }

@@ -88,9 +88,4 @@ static __device__ __forceinline__ void copy_bulk(uint32_t shared, const void *fr
         : "memory");
 }
 
-/* Asks for a multiple of 16 bytes, aligned to 16, to be in the second cache. */
-static __device__ __forceinline__ void ask_for_bulk(const void *from, uint32_t bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 #endif

@@ -275,7 +275,6 @@ typedef struct cuda_product {
     di_ptr out; /* A, or F when to_f; row t at element t * out_stride */
     int64_t out_stride;
     bool to_f;
-    di_matrix soon; /* what a product that follows reads, or nothing */
 } cuda_product;
 void cuda_run_product(di_stream *s, const cuda_product *product);
 

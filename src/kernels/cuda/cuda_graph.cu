@@ -83,8 +83,12 @@ void cuda_recorded(di_stream *s) {
     /* Capture must end even where an operation failed. */
     cudaError_t ended = cudaStreamEndCapture(s->stream, &graph);
     cuda_check(s, ended, "recording a step");
+    /* Without the flag kernels beside the stream lose the priority that it has (cuda_backend.cu), and
+     * wait until all blocks of a product that began before them have found a place. */
     if (s->failed == cudaSuccess)
-        cuda_check(s, cudaGraphInstantiate(&k->graph, graph, 0), "a recorded step");
+        cuda_check(s,
+                   cudaGraphInstantiate(&k->graph, graph, cudaGraphInstantiateFlagUseNodePriority),
+                   "a recorded step");
     if (graph) (void)cudaGraphDestroy(graph);
     if (s->failed == cudaSuccess)
         cuda_check(s, cudaGraphLaunch(k->graph, s->stream), "launch of a recorded step");

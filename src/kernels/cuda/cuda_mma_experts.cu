@@ -116,7 +116,6 @@ static void run_shared_in(di_stream *s, const di_shared_expert_args *args, const
         p[i].w = i == 0 ? args->w1 : args->w3, p[i].n_rows = args->n_rows;
         p[i].groups = 1, p[i].out = sides[i], p[i].out_stride = inner;
     }
-    p[0].soon = args->w2;
     mma_run_linear(s, p, 2, &x);
     cuda_launch_early(s, "experts", cuda_blocks(n_blocks, H_WARPS), H_WARPS * WARP, 0,
                       shared_h_kernel, cuda_at<const __nv_bfloat16>(sides[0]),

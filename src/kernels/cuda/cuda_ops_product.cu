@@ -120,7 +120,7 @@ static cuda_product product_of(const cuda_linear_part &part, di_ptr x, int32_t n
     cuda_product p = {};
     p.w = part.w, p.n_rows = n_rows, p.groups = groups, p.to_f = part.to_f;
     p.x = x, p.x_stride = static_cast<int64_t>(groups) * part.w.k;
-    p.out = part.out, p.out_stride = part.w.n, p.soon = part.soon;
+    p.out = part.out, p.out_stride = part.w.n;
     return p;
 }
 

@@ -211,7 +211,7 @@ void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
     CUDA_REQUIRE(args->wq_a.k == args->wkv.k && args->wq_b.k == args->wq_a.n);
     CUDA_REQUIRE(args->wq_b.n == args->n_heads * args->head_dim);
     di_ptr kv = cuda_take_a(s, static_cast<int64_t>(rows) * args->head_dim);
-    cuda_linear_part low[2] = {{args->wq_a, args->qr, false, args->wq_b}, {args->wkv, kv, false}};
+    cuda_linear_part low[2] = {{args->wq_a, args->qr, false}, {args->wkv, kv, false}};
     cuda_linear_many(s, low, 2, args->u, rows, 1, true);
     bool few = !mma_is_wide(rows); /* RoPE is part of the product */
     uint64_t pairs = static_cast<uint64_t>(rows) * static_cast<uint64_t>(args->rope.dims / 2);
@@ -236,7 +236,6 @@ void cuda_op_attn_out(di_stream *s, const di_attn_out_args *args) {
     mma_ready ready;
     cuda_product low = {}, out = {};
     low.w = args->wo_a, low.n_rows = args->n_rows, low.groups = groups;
-    low.soon = args->wo_b;
     low.x = args->o, low.x_stride = static_cast<int64_t>(groups) * args->wo_a.k;
     if (mma_run_low(s, &low, &args->wo_b, &ready)) {
         out.w = args->wo_b, out.n_rows = args->n_rows, out.groups = 1;

@@ -4,13 +4,12 @@
  *
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
  * up); STATIC, whether its tiles are known before earlier kernels are done; AS_STORED, whether rows
- * of activations are read as they lie; rows, what all stored rows have in common; soon, weights that
- * another product reads next; count and tile, of tiles of some height and width; x_row(tile, column),
- * the prepared row (AS_STORED: the value that it begins with), or x_octet(tile), the first eight of
- * wide ones, of x_octets() in all; and what becomes of sums. One side: store of one; with column_at,
- * which says where a column goes, store4 of four, store8 of eight that are bf16, store_float where
- * FLOATS and the tile say so. Two: finish and finish8; with column_at, which says a column's weight,
- * store_h8 of eight of both that are bf16.
+ * of activations are read as they lie; rows, what all stored rows have in common; count and tile, of
+ * tiles of some height and width; x_row(tile, column), the prepared row (AS_STORED: the value that it
+ * begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what becomes
+ * of sums. One side: store of one; with column_at, which says where a column goes, store4 of four,
+ * store8 of eight that are bf16, store_float where FLOATS and the tile say so. Two: finish and finish8;
+ * with column_at, which says a column's weight, store_h8 of eight of both that are bf16.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -40,13 +39,6 @@ typedef struct mma_rows {
 static inline mma_rows mma_rows_of(const di_stream *s, di_dtype dtype, int32_t k) {
     return mma_rows{k, mma_block_bytes(dtype, k), s->far};
 }
-
-/* Weights that another product reads soon: narrow kernels ask for them when their own are on their
- * way, for the second cache. */
-typedef struct mma_soon {
-    const uint8_t *data;
-    uint64_t bytes; /* a multiple of 16; 0: none */
-} mma_soon;
 
 /* The first chunk of the strip at `row` of a group of rows whose first block is number `block`. */
 template <di_dtype W>
@@ -110,8 +102,6 @@ template <di_dtype W> struct mma_linear {
     int32_t groups, n_rows;
     /* n of the second is 0 where there is one, and groups 1 where there are two. */
     mma_matrix of[2];
-    mma_soon of_next;
-    __device__ mma_soon soon() const { return of_next; }
 
     /* Tiles of `height` weight rows and `width` columns. */
     static __host__ __device__ int32_t over(int32_t n, int each) { return (n + each - 1) / each; }
@@ -274,7 +264,6 @@ template <di_dtype W> struct mma_expert_in {
     mma_order h_order;
     uint8_t *h; /* a row a slot */
 
-    __device__ mma_soon soon() const { return mma_soon{}; }
     __device__ int32_t count(int height, int width) const {
         int32_t across = experts == NULL ? (n_rows + width - 1) / width : *lists.n_tiles;
         return across * ((inner + height - 1) / height);
@@ -371,7 +360,6 @@ template <di_dtype W> struct mma_expert_out {
     pick_lists lists;
     __nv_bfloat16 *out;
 
-    __device__ mma_soon soon() const { return mma_soon{}; }
     __device__ int32_t count(int height, int) const {
         return __ldcg(lists.n_tiles) * ((width + height - 1) / height);
     }

@@ -52,7 +52,6 @@ typedef struct cuda_linear_part {
     di_matrix w;
     di_ptr out; /* A, or F when to_f, [n_rows][w.n] */
     bool to_f;
-    di_matrix soon; /* of the first: as of cuda_product */
 } cuda_linear_part;
 void cuda_linear_many(di_stream *s, const cuda_linear_part *parts, int32_t n, di_ptr x,
                       int32_t n_rows, int32_t groups, bool quantize);

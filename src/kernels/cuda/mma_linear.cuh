@@ -12,17 +12,12 @@ void mma_run_fp8(di_stream *s, const cuda_product *p, int32_t n, const mma_ready
 void mma_run_bf16(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
                   const mma_ready *low);
 
-/* How well `items` tiles of equal size fill the processors; two blocks hide each other's latency. */
-static inline double mma_balance(int64_t items, int64_t processors) {
-    int64_t rounds = (items + processors - 1) / processors;
-    double filled = static_cast<double>(items) / static_cast<double>(rounds * processors);
-    return rounds > 1 ? filled : 0.6 * filled;
-}
-
-/* Tiles of 32 or 16 rows: higher ones have less to do around their products. */
+/* Tiles of 32 or 16 rows, whichever are done first: blocks take them in rounds, in which each waits
+ * for its own products more than for memory, and a round of high ones takes 1.6 of low ones. */
 template <typename Job> static void mma_linear_narrow(di_stream *s, const Job &job) {
     int64_t high = job.count(32, 8), low = job.count(16, 8);
-    if (mma_balance(high, s->n_processors) >= 0.9 * mma_balance(low, s->n_processors))
+    int64_t places = static_cast<int64_t>(NARROW_WARPS / mma_parts(job.rows.k)) * s->n_processors;
+    if (8 * cuda_blocks(high, places) <= 5 * cuda_blocks(low, places))
         mma_launch_narrow<Job, 2>(s, "product", job, high);
     else
         mma_launch_narrow<Job, 1>(s, "product", job, low);
@@ -50,22 +45,12 @@ template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma
         mma_launch_wide<mma_linear<W>, N>(s, "product", job, items);
 }
 
-/* As much of a matrix as the second cache keeps besides all else. */
-static constexpr uint64_t MMA_SOON_BYTES = 20 << 20;
-static inline mma_soon mma_soon_of(const di_stream *s, const di_matrix *w) {
-    if (w->n == 0 || !mma_takes(s, w->dtype)) return mma_soon{};
-    uint64_t bytes = static_cast<uint64_t>(mma_blocks(w->n)) * mma_block_bytes(w->dtype, w->k);
-    return mma_soon{cuda_at<const uint8_t>(w->data),
-                    bytes < MMA_SOON_BYTES ? bytes : MMA_SOON_BYTES};
-}
-
 template <di_dtype W>
 static mma_linear<W> mma_linear_job(const di_stream *s, const cuda_product *p, int32_t n,
                                     const mma_ready *x) {
     mma_linear<W> job = {};
     job.rows = mma_rows_of(s, W, p->w.k);
     job.x = x->data, job.groups = p->groups, job.n_rows = p->n_rows;
-    job.of_next = mma_soon_of(s, &p->soon);
     for (int32_t i = 0; i < n; i++, p++)
         job.of[i] = mma_matrix{cuda_at<const uint8_t>(p->w.data), p->w.n / p->groups, p->to_f,
                                cuda_at<void>(p->out), p->out_stride};

@@ -27,7 +27,11 @@ template <typename Job, int MT> struct mma_narrow {
     static constexpr int SUMS = TILES * 4;                            /* of a lane */
     static constexpr int HEIGHT = MMA_STRIP * MT, WIDTH = 8;
 
-    static constexpr int STEPS = W == DI_FP4_PAIR ? 8 : 6 / TILES * TILES; /* of a warp's ring */
+    /* Steps of a warp's ring. A long stream, which the head is, is the slower the more is on its way:
+     * with 6 steps of bf16 two strips high memory gives 0.8 of what it gives with 4. */
+    static constexpr int STEPS = W == DI_FP4_PAIR             ? 8
+                                 : W == DI_BF16 && TILES == 2 ? 4
+                                                              : 6 / TILES * TILES;
     static_assert(MMA_BLOCK % (MMA_STRIP * MT) == 0, "a tile's strips are neighbours");
     static_assert(STEPS > 0 && STEPS % TILES == 0, "the ring ends with a span");
 
@@ -207,33 +211,31 @@ template <typename Job, int MT> struct mma_narrow {
 
     /* What runs on from tile to tile. */
     struct stream {
-        cursor next;     /* to be copied: a step behind the ring's whole length ahead */
-        uint32_t slot;   /* of the ring: the first of the span to be multiplied */
-        uint32_t parity; /* of its barriers' phase */
-        uint4 b[UNITS];  /* its columns */
+        cursor next;          /* to be copied: a step behind the ring's whole length ahead */
+        uint32_t slot;        /* of the ring: the first of the span to be multiplied */
+        uint32_t parity;      /* of its barriers' phase */
+        uint4 b[UNITS];       /* columns of the span that is next */
+        int32_t number, span; /* whose columns are loaded next: of the block's tiles; of the part */
+        const uint8_t *x;     /* where they are */
     };
 
-    static __device__ void load_span(uint4 (&b)[UNITS], const uint8_t *x) {
+    /* Columns of one more span, of this tile or the next. */
+    __device__ void load_ahead(stream &s) const {
+        if (s.number >= n_tiles) return;
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) b[u] = load_unit(x, u);
-    }
-
-    /* The columns of the next span, of this tile or the next. */
-    __device__ void load_ahead(stream &s, int32_t number, int32_t span, const uint8_t *x) const {
-        const uint8_t *at = x + X_SPAN;
-        if (span + 1 == spans) {
-            if (number + 1 == n_tiles) return;
-            at = column_of(number + 1);
-        }
-        load_span(s.b, at);
+        for (int u = 0; u < UNITS; u++) s.b[u] = load_unit(s.x, u);
+        s.x += X_SPAN;
+        if (++s.span < spans) return;
+        s.span = 0;
+        if (++s.number < n_tiles) s.x = column_of(s.number);
     }
 
     /* One span of all strips. */
-    __device__ void run_span(stream &s, int32_t number, int32_t span, const uint8_t *x,
-                             float (&sums)[TILES][4]) const {
+    __device__ void run_span(stream &s, float (&sums)[TILES][4]) const {
         uint4 b[UNITS];
 #pragma unroll
         for (int u = 0; u < UNITS; u++) b[u] = s.b[u];
+        load_ahead(s); /* before the products: they take as long as it takes */
 #pragma unroll
         for (int m = 0; m < TILES; m++) {
             uint32_t slot = s.slot + m, done = m > 0 ? slot - 1 : (slot > 0 ? slot : STEPS) - 1;
@@ -245,7 +247,6 @@ template <typename Job, int MT> struct mma_narrow {
                 multiply<true>(ring + slot * STEP, b, sums[m]);
             else
                 multiply<false>(ring + slot * STEP, b, sums[m]);
-            if (m == 0) load_ahead(s, number, span, x);
         }
         s.slot += TILES;
         if (s.slot == STEPS) s.slot = 0, s.parity ^= 1;
@@ -254,12 +255,10 @@ template <typename Job, int MT> struct mma_narrow {
     /* All of tile `number`. */
     __device__ void run_tile(int32_t number, stream &s) const {
         const known &at = tiles[number % KNOWN];
-        const uint8_t *x = column_of(number);
         float sums[TILES][4] = {};
         int32_t parts = static_cast<int32_t>(blockDim.x) / WARP;
         if (warp_id() == (number + 1) % parts) look_ahead(number + AHEAD + 1);
-        for (int32_t span = 0; span < spans; span++, x += X_SPAN)
-            run_span(s, number, span, x, sums);
+        for (int32_t span = 0; span < spans; span++) run_span(s, sums);
         float *mine = joint + warp_id() * SUMS * WARP + lane_id();
         __syncthreads(); /* the sums before are read */
 #pragma unroll
@@ -274,17 +273,6 @@ template <typename Job, int MT> struct mma_narrow {
         barriers_made();
     }
 
-    /* A warp's share of what is read soon. */
-    static __device__ void ask_for_share(const mma_soon &soon) {
-        if (soon.bytes == 0 || lane_id() != 0) return;
-        uint32_t each_block = blockDim.x / WARP, warps = gridDim.x * each_block;
-        uint64_t each = (soon.bytes / warps + 31) / 16 * 16;
-        uint64_t at = (blockIdx.x * each_block + static_cast<uint32_t>(warp_id())) * each;
-        if (at >= soon.bytes) return;
-        uint64_t left = soon.bytes - at;
-        ask_for_bulk(soon.data + at, static_cast<uint32_t>(left < each ? left : each));
-    }
-
     __device__ void run() const {
         make_barriers();
         for (int32_t i = warp_id(); i <= AHEAD; i += static_cast<int32_t>(blockDim.x) / WARP)
@@ -297,10 +285,10 @@ template <typename Job, int MT> struct mma_narrow {
             if (i > 0 && i % TILES == 0) advance(s.next);
             copy_step(s.next, i % TILES, i);
         }
-        ask_for_share(job.soon());
         if (Job::STATIC) await_kernels_before();
         if (n_tiles == 0) return;
-        load_span(s.b, column_of(0));
+        s.x = column_of(0);
+        load_ahead(s);
         for (int32_t number = 0; number < n_tiles; number++) run_tile(number, s);
     }
 };
