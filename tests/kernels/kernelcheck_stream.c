@@ -88,11 +88,15 @@ void kc_check_sublayer_out(check *c) {
 void kc_check_stream_mean(check *c) {
     int32_t rows = kc_pick(c, 1, 20, 1), hc = kc_pick(c, 1, 8, 4), width = kc_pick(c, 1, 300, 5120);
     int64_t stride = width + kc_pick(c, 0, 50, 0);
+    /* More rows than a GPU's grid has along y. */
+    if (c->round == 5 && !c->bench) rows = 65536 + 100, hc = 2, stride = width = 8;
     kc_pair x = kc_random_a(c, (int64_t)rows * hc * width, kc_style_of(c), 1);
     kc_pair out = kc_take_a(c, rows * stride);
     KC_RUN(c, stream_mean, rows, hc, width, x.p[i], out.p[i], stride);
-    for (int32_t t = 0; t < rows; t++) {
-        kc_compare_a(c, "out", kc_at_a(c, out, t * stride), 1, width, DI_BOUND_EXP, NULL);
+    bool whole = stride == width;
+    for (int32_t t = 0; t < (whole ? 1 : rows); t++) {
+        kc_compare_a(c, "out", kc_at_a(c, out, t * stride), whole ? rows : 1, width, DI_BOUND_EXP,
+                     NULL);
     }
     kc_work(c, (hc + 1.0) * width * 4, (double)hc * width);
 }

@@ -169,6 +169,14 @@ static inline uint32_t cuda_blocks(int64_t n, int64_t each) {
     return static_cast<uint32_t>((n + each - 1) / each);
 }
 
+/* `across` blocks for each of so many rows, along y and, since that ends at 65,535, along z. Kernels ask
+ * grid_row (device.cuh) for theirs, which may lie behind the last. */
+static inline dim3 cuda_row_grid(uint32_t across, int64_t n_rows) {
+    constexpr int64_t MOST_Y = 65535;
+    uint32_t z = cuda_blocks(n_rows, MOST_Y);
+    return dim3(across, z == 0 ? 0 : cuda_blocks(n_rows, z), z);
+}
+
 /* Whether a kernel can be enqueued: no error yet, a grid that is not empty, and its dynamic shared
  * memory, above 48 KiB too. */
 template <typename... P>

@@ -15,7 +15,8 @@ template <di_dtype W> static __global__ void prepare_wide_kernel(mma_input in) {
     int32_t part = static_cast<int32_t>(blockIdx.x * WIDE_PREPARE_WARPS) + warp_id();
     if (part * mma_format<W>::GROUP >= mma_padded(in.k)) return;
     int32_t octets = static_cast<int32_t>(mma_rows8(in.n_rows) / 8);
-    int32_t octet = static_cast<int32_t>(blockIdx.y), group = octet / octets;
+    int32_t octet = grid_row(), group = octet / octets;
+    if (octet >= in.order.octets) return;
     int32_t row = octet % octets * 8 + lane_id() / 4;
     mma_prepare_group<W>(in, row < in.n_rows ? row : -1, group, part, octet);
 }
@@ -61,7 +62,7 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
     mma_ready ready = mma_room(s, dtype, n_rows, groups, k);
     mma_order order = mma_order_of(dtype, ready.wide, mma_rows8(n_rows) * groups);
     mma_input in = {x, stride, n_rows, groups, k, quantize, order, ready.data};
-    CUDA_REQUIRE((!quantize || k % 32 == 0) && mma_input_chunks(in) < INT32_MAX - PREPARE_THREADS);
+    CUDA_REQUIRE(!quantize || k % 32 == 0);
     if (ready.wide) {
         if (dtype == DI_FP4_PAIR)
             prepare_wide<DI_FP4_PAIR>(s, in);
@@ -71,6 +72,7 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
             prepare_wide<DI_BF16>(s, in);
         return ready;
     }
+    CUDA_REQUIRE(mma_input_chunks(in) < INT32_MAX - PREPARE_THREADS);
     cuda_launch_early(s, "prepare", cuda_blocks(mma_input_chunks(in), PREPARE_THREADS),
                       PREPARE_THREADS, 0, prepare_kernel, in);
     return ready;

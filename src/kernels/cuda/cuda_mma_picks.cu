@@ -212,7 +212,7 @@ static __global__ void gather_kernel(mma_input in, pick_lists lists, int32_t top
     begin_early();
     int32_t part = static_cast<int32_t>(blockIdx.x * WIDE_PREPARE_WARPS) + warp_id();
     if (part * mma_format<DI_FP4_PAIR>::GROUP >= mma_padded(in.k)) return;
-    int32_t octet = static_cast<int32_t>(blockIdx.y), slot = octet * 8 + lane_id() / 4;
+    int32_t octet = grid_row(), slot = octet * 8 + lane_id() / 4;
     if (octet * 8 >= *lists.n_slots) return;
     int32_t pick = lists.pick[slot];
     mma_prepare_group<DI_FP4_PAIR>(in, pick >= 0 ? pick / top_k : -1, 0, part, octet);

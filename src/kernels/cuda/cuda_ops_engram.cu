@@ -126,6 +126,7 @@ static __device__ __forceinline__ void gate_stream(const di_engram_gate_args &ar
     float h[ROW_CHUNK] = {}, v[ROW_CHUNK] = {}, y[ROW_CHUNK], q[ROW_CHUNK], k[ROW_CHUNK];
     gate_sums sums = {0, 0, 0};
     begin_early();
+    if (t >= args.n_rows) return;
     each_chunk<RELEASED>(width, [&](int64_t at) {
         float x[ROW_CHUNK];
         load_chunk<RELEASED>(streams, at, width, x);
@@ -154,18 +155,17 @@ static __device__ __forceinline__ void gate_stream(const di_engram_gate_args &ar
 
 template <typename A>
 static __global__ __launch_bounds__(ROW_RELEASED) void gate_released(di_engram_gate_args args) {
-    gate_stream<true, A>(args, blockIdx.x, blockIdx.y);
+    gate_stream<true, A>(args, blockIdx.x, grid_row());
 }
 template <typename A>
 static __global__ __launch_bounds__(ROW_MOST) void gate_any(di_engram_gate_args args) {
-    gate_stream<false, A>(args, blockIdx.x, blockIdx.y);
+    gate_stream<false, A>(args, blockIdx.x, grid_row());
 }
 
 void cuda_op_engram_gate(di_stream *s, const di_engram_gate_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->q_weight.dtype == DI_BF16 && args->k_weight.dtype == DI_BF16);
-    CUDA_REQUIRE(args->n_rows <= 65535);
-    dim3 grid(static_cast<uint32_t>(args->hc), static_cast<uint32_t>(args->n_rows));
+    dim3 grid = cuda_row_grid(static_cast<uint32_t>(args->hc), args->n_rows);
     uint32_t threads = row_threads(args->width);
     if (released_rows(args->width, {args->kv, args->streams}))
         CUDA_LAUNCH_EARLY_A(s, "engram_gate", grid, threads, 0, gate_released, *args);

@@ -172,10 +172,10 @@ void cuda_op_shared_expert(di_stream *s, const di_shared_expert_args *args) {
 
 template <bool WHOLE, typename A>
 static __device__ __forceinline__ void combine_element(const di_combine_args &args) {
-    int64_t t = blockIdx.y, at = element_chunk();
+    int64_t t = grid_row(), at = element_chunk();
     float sum[ROW_CHUNK];
     begin_early();
-    if (at >= args.width) return;
+    if (t >= args.n_rows || at >= args.width) return;
     combine_chunk<WHOLE, A>(args, t, at, sum);
     store_chunk<WHOLE>(cuda_at<A>(args.out) + t * args.width, at, args.width, sum);
 }

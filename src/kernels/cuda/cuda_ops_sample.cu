@@ -100,7 +100,7 @@ static __global__ __cluster_dims__(LOGIT_BLOCKS, 1, 1)
             cuda_at<const float>(args.logits) + static_cast<int64_t>(i) * args.vocab;
         logit_source<float> raw = source_of(logits, mask_of(args, p), args.vocab, team.rank);
         if (has_penalties(args, p) || p.n_bias > 0) {
-            bool bad = change_row(args, p, i, logits, team.rank, scratch);
+            bool bad = change_row(&team, args, p, i, logits, scratch);
             const double *changed = scratch;
             i = sample_row(&team, args, i, raw, source_of(changed, NULL, args.vocab, team.rank),
                            bad, next);

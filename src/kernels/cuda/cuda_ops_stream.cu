@@ -6,9 +6,9 @@
 
 /* A dead row's token may be anything. */
 template <typename A> static __global__ void embed_kernel(di_embed_args args) {
-    int64_t t = blockIdx.y, width = args.embed.k, at = element_chunk();
+    int64_t t = grid_row(), width = args.embed.k, at = element_chunk();
     begin_early();
-    if (cuda_at<const int32_t>(args.batch.pos)[t] < 0) return;
+    if (t >= args.batch.n_rows || cuda_at<const int32_t>(args.batch.pos)[t] < 0) return;
     int64_t token = cuda_at<const int32_t>(args.batch.token)[t];
     di_vector row = {DI_BF16, args.embed.k,
                      di_ptr_at(args.embed.data, static_cast<uint64_t>(2 * width * token))};
@@ -52,9 +52,9 @@ static __device__ __forceinline__ void mean_chunk(const di_stream_mean_args &arg
 }
 
 template <typename A> static __global__ void stream_mean_kernel(di_stream_mean_args args) {
-    int64_t t = blockIdx.y, at = element_chunk();
+    int64_t t = grid_row(), at = element_chunk();
     begin_early();
-    if (at >= args.width) return;
+    if (t >= args.n_rows || at >= args.width) return;
     bool whole = whole_chunks(cuda_at<const A>(args.streams), args.width) &&
                  whole_chunks(cuda_at<const A>(args.out), args.out_stride);
     if (whole)

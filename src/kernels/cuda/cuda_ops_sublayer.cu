@@ -133,10 +133,10 @@ static __device__ __forceinline__ void expand_chunk(const di_sublayer_out_args &
 
 template <bool WHOLE, int HC, typename A>
 static __device__ __forceinline__ void expand_row(const di_sublayer_out_args &args) {
-    int64_t t = blockIdx.y, at = element_chunk();
+    int64_t t = grid_row(), at = element_chunk();
     float y[ROW_CHUNK];
     begin_early();
-    if (at >= args.width) return;
+    if (t >= args.n_rows || at >= args.width) return;
     load_chunk<WHOLE>(cuda_at<const A>(args.y) + t * args.width, at, args.width, y);
     expand_chunk<WHOLE, HC, A>(args, t, at, y, [](int, const float *) {});
 }

@@ -69,7 +69,7 @@ static __device__ __noinline__ bool distribution_of(logit_team *team, const di_s
     logit_source<float> raw = source_of(logits, mask_of(args, p), args.vocab, team->rank);
     bool bad = false;
     if constexpr (sizeof(X) == sizeof(double)) {
-        bad = change_row(args, p, i, logits, team->rank, scratch);
+        bad = change_row(team, args, p, i, logits, scratch);
         out->source = source_of(static_cast<const double *>(scratch), NULL, args.vocab, team->rank);
     } else {
         out->source = raw;

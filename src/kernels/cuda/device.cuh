@@ -25,6 +25,10 @@ static constexpr uint32_t ALL_LANES = 0xFFFFFFFFu;
 
 static __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x % WARP); }
 static __device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x / WARP); }
+/* Of cuda_row_grid. */
+static __device__ __forceinline__ int32_t grid_row() {
+    return static_cast<int32_t>(blockIdx.z * gridDim.y + blockIdx.y);
+}
 
 /* ---- Kernels that are launched to begin early (cuda_launch_early) ---- */
 
@@ -223,8 +227,8 @@ static __device__ __forceinline__ float sigmoid(float x) {
     return x >= 0 ? 1 / (1 + e) : e / (1 + e);
 }
 
-/* The same from the device's own powers and inverses, which are off by two units in the last place: for
- * what is rounded to bf16. */
+/* The same from the device's own powers and inverses, off by less than 2^-17 of itself, and 0 below
+ * 2^-126: for what is rounded to bf16. */
 static constexpr float LOG2_E = 1.4426950408889634f;
 static __device__ __forceinline__ float fast_exp2(float x) {
     float y;

@@ -60,8 +60,10 @@ static __device__ __forceinline__ float bound_of(float x, float step, uint32_t l
     return __fmaf_rn(x, step, -fast_log2(at_least));
 }
 
-/* At most this much is lost where bounds are computed in float, of values that can matter. */
+/* At most this much is lost where bounds are computed in float, of values that can matter; and so much
+ * of y where that is rounded: all of 1e-3 and more for temperatures below 1e-11. */
 static constexpr float DRAW_MARGIN = 1e-3f;
+static constexpr double DRAW_ROUNDING = 0x1p-51;
 
 /* ---- The best of a row ---- */
 
@@ -193,7 +195,8 @@ static __device__ __forceinline__ int32_t draw_best(logit_team *team, const logi
         draw_bounds part = parts[lane_id() / 4];
         int32_t id = part.quad < 0 ? -1 : part.quad + lane_id() % 4;
         scored best = warp_best(exact_value(source, vocab, id, rule.seed, rule.position, exact));
-        float limit = (static_cast<float>(best.x - base) - DRAW_MARGIN) * LOG2_E;
+        double least = best.x - base - fabs(base) * DRAW_ROUNDING;
+        float limit = (static_cast<float>(least) - DRAW_MARGIN) * LOG2_E;
         if (best.id < 0) limit = -INFINITY;
         bool again = __any_sync(ALL_LANES, part.next >= limit && part.next > -INFINITY);
         if (lane_id() == 0) s->token = best.id, s->limit = limit, s->again = again;

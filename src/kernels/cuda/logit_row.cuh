@@ -337,12 +337,14 @@ static __device__ bool add_biases(const row_change &c, const logit_source<float>
 
 /* scratch = the logits of this block's slice after penalties, biases and mask, divided by the
  * temperature unless it is 0. Returns whether one of them is none (NaN, +infinite). Not yet seen by
- * other blocks. */
-static __device__ bool change_row(const di_sample_args &a, const di_sample_params &p, int64_t i,
-                                  const float *logits, int rank, double *scratch) {
+ * other blocks. All blocks call. */
+static __device__ bool change_row(logit_team *team, const di_sample_args &a,
+                                  const di_sample_params &p, int64_t i, const float *logits,
+                                  double *scratch) {
     row_change c = change_of(a, p, i);
-    logit_source<float> raw = source_of(logits, NULL, a.vocab, rank);
+    logit_source<float> raw = source_of(logits, NULL, a.vocab, team->rank);
     bool bad = false;
+    if (team->met) cluster_sync(); /* others may still read the row that was here (exact_value) */
     each_quad(raw, [&](const float *logit, int32_t id) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {

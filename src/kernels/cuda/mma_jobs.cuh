@@ -9,8 +9,7 @@
  * begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what becomes
  * of sums. One side: store of one; with column_at, which says where a column goes, store4 of four,
  * store8 of eight that are bf16, store_float where FLOATS and the tile say so. Two: finish and finish8;
- * joined with a column's weight, which column_at says, and store_h8 of eight of both that
- * are.
+ * with column_at, which says a column's weight, store_h8 of eight of both that are bf16.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH

@@ -47,6 +47,7 @@ template <typename Job, int MT> struct mma_narrow {
     /* What all warps need of a tile. Two may be in use at once, and copies run ahead of them. */
     static constexpr int AHEAD = STEPS / TILES, KNOWN = 16;
     static_assert(AHEAD + 3 <= KNOWN, "those in use stay");
+    static_assert(AHEAD >= 2, "load_ahead asks where the tile after the next has its columns");
     struct known {
         mma_tile tile;
         int32_t row[WIDTH]; /* x_row of each column; of the first where there is none */

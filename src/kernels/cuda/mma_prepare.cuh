@@ -15,9 +15,7 @@ static constexpr int WIDE_PREPARE_WARPS = 4; /* of a block: a group each */
 
 /* The grid: groups of K, and rows / 8 of all groups of rows. */
 template <di_dtype W> static inline dim3 mma_wide_grid(int32_t padded, int64_t octets) {
-    CUDA_REQUIRE(octets <= 65535);
-    return dim3(cuda_blocks(padded / mma_format<W>::GROUP, WIDE_PREPARE_WARPS),
-                static_cast<uint32_t>(octets));
+    return cuda_row_grid(cuda_blocks(padded / mma_format<W>::GROUP, WIDE_PREPARE_WARPS), octets);
 }
 
 /* word[i] of lane t becomes word[t] of the i-th of four lanes. */

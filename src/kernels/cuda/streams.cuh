@@ -5,13 +5,12 @@
 
 #include "kernels/cuda/rows.cuh"
 
-/* Elementwise kernels: a thread a chunk, the rows in grid.y. With few rows the blocks of one are on
- * as many processors as there are. */
-static constexpr int ELEMENT_THREADS = 128, ELEMENT_ROWS = 65535;
+/* Elementwise kernels: a thread a chunk, a grid_row a row. With few rows the blocks of one are on as
+ * many processors as there are. */
+static constexpr int ELEMENT_THREADS = 128;
 
 static inline dim3 element_grid(int64_t n_rows, int64_t width) {
-    CUDA_REQUIRE(n_rows <= ELEMENT_ROWS);
-    return dim3(cuda_blocks(width, ROW_CHUNK * ELEMENT_THREADS), static_cast<uint32_t>(n_rows));
+    return cuda_row_grid(cuda_blocks(width, ROW_CHUNK * ELEMENT_THREADS), n_rows);
 }
 static __device__ __forceinline__ int64_t element_chunk() {
     return (static_cast<int64_t>(blockIdx.x) * ELEMENT_THREADS + threadIdx.x) * ROW_CHUNK;
