@@ -360,7 +360,7 @@ static void test_network(void **state) {
     m[0].context = NULL;
     experiment e = {.request = request_of(ids, NET_PROMPT, NET_TOKENS + 3),
                     .n_requests = 1600,
-                    .max_batch = 6,
+                    .max_batch = 16,
                     .n_cells = NET_CELLS,
                     .cell = net_cell};
     e.request.biases = net_biases;
