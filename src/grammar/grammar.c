@@ -63,6 +63,7 @@ di_status grammar__finish(const di_vocabulary *vocabulary, compiler *c, di_gramm
     di_status status = c->status;
     *out = NULL;
     if (status == DI_OK) status = create(vocabulary, &c->p, out, c->error);
+    if (status == DI_OK) (*out)->n_steps = COMPILE_STEPS - c->steps_left;
     compiler__deinit(c);
     return status;
 }

@@ -17,6 +17,7 @@ struct di_grammar {
     const di_vocabulary *vocabulary; /* or NULL */
     program p;                       /* never changes */
     int32_t marker_ids[PROGRAM_MAX_MARKERS];
+    int64_t n_steps;      /* of COMPILE_STEPS, what compiling took */
     bool has_calls;       /* of which no parameter may come twice: call_names.h */
     pthread_mutex_t lock; /* of what follows */
     states s;
