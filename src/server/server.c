@@ -45,7 +45,7 @@ static void check_engine(di_server *server) {
     di_runner_stats stats = di_runner_get_stats(server->runner);
     if (!stats.failed || server->failed) return;
     server->failed = true;
-    server_log(server, "error", "event=engine_failed message=\"%s\"", stats.message);
+    server_log_message(server, "error", "engine_failed", stats.message);
 }
 
 static void on_wake(uv_async_t *wake) {
@@ -111,7 +111,7 @@ static void load_keys_again(di_server *server) {
     if (di_keys_load(&server->keys, server->options.key_file, &error) == DI_OK) {
         server_log(server, "info", "event=keys_loaded n=%d", server->keys.n);
     } else {
-        server_log(server, "error", "event=keys_kept message=\"%s\"", error.message);
+        server_log_message(server, "error", "keys_kept", error.message);
     }
 }
 
@@ -251,14 +251,13 @@ static void say_where(di_server *server) {
     }
     int port = ntohs(six ? ((struct sockaddr_in6 *)&address)->sin6_port
                          : ((struct sockaddr_in *)&address)->sin_port);
-    server_log(server, "info", "event=listening address=http://%s%s%s:%d model=%s context=%lld",
-               six ? "[" : "", host, six ? "]" : "", port, server->options.models[0],
-               (long long)server->env.context);
+    char where[100];
+    snprintf(where, sizeof where, "http://%s%s%s:%d", six ? "[" : "", host, six ? "]" : "", port);
+    server_log_listening(server, where);
     bool local = strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
     if (!local && !server->options.key_file) {
-        server_log(server, "warn",
-                   "event=open_to_all message=\"other machines may ask without a "
-                   "key; see --api-keys\"");
+        server_log_message(server, "warn", "open_to_all",
+                           "other machines may ask without a key; see --api-keys");
     }
 }
 

@@ -205,6 +205,11 @@ struct di_server {
 void server_unknown_model(const di_server *server, const char *name, char *out, size_t size);
 void server_log(di_server *server, const char *level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same with a message, or with where it listens and the model's name: texts of any bytes, which are quoted
+ * as JSON is. */
+void server_log_message(di_server *server, const char *level, const char *event,
+                        const char *message);
+void server_log_listening(di_server *server, const char *address);
 /* One line for an answered request. g NULL: it was no generation. */
 void server_log_request(di_server *server, di_conn *conn, const di_generation *g);
 /* Steps that were slow, and have not been told yet. */

@@ -8,7 +8,22 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/lossy.h"
 #include "server/server_internal.h"
+
+/* A value as it is where nothing in it can be taken for another field of the line or for its end, and
+ * as a JSON string where something can. */
+static void put_value(di_buffer *line, const char *value) {
+    bool plain = *value != '\0';
+    for (const char *at = value; *at && plain; at++) {
+        plain = *at > ' ' && *at < 127 && !strchr("\"'\\=", *at);
+    }
+    if (plain) {
+        di_buffer_puts(line, value);
+    } else {
+        di_lossy_write(line, value, strlen(value));
+    }
+}
 
 static void begin_line(di_buffer *line, const char *level) {
     struct timespec now;
@@ -68,6 +83,27 @@ void server_log(di_server *server, const char *level, const char *format, ...) {
     end_line(server, &line);
 }
 
+void server_log_message(di_server *server, const char *level, const char *event,
+                        const char *message) {
+    di_buffer line = DI_BUFFER_EMPTY;
+    if (!server->options.log) return;
+    tell_lost(server);
+    begin_line(&line, level);
+    di_buffer_printf(&line, "event=%s message=", event);
+    di_lossy_write(&line, message, strlen(message));
+    end_line(server, &line);
+}
+
+void server_log_listening(di_server *server, const char *address) {
+    di_buffer line = DI_BUFFER_EMPTY;
+    if (!server->options.log) return;
+    begin_line(&line, "info");
+    di_buffer_printf(&line, "event=listening address=%s model=", address);
+    put_value(&line, server->options.models[0]);
+    di_buffer_printf(&line, " context=%lld", (long long)server->env.context);
+    end_line(server, &line);
+}
+
 static void log_client(const di_conn *conn, di_buffer *line) {
     struct sockaddr_storage address;
     int size = sizeof address;
@@ -80,7 +116,9 @@ static void log_client(const di_conn *conn, di_buffer *line) {
         }
     }
     di_buffer_printf(line, " client=%s", text);
-    if (conn->key) di_buffer_printf(line, " key=%s", conn->key->name);
+    if (!conn->key) return;
+    di_buffer_puts(line, " key=");
+    put_value(line, conn->key->name);
 }
 
 /* Why nothing of the prompt was spared, and what of a conversation's calls was not ours: an agent that
@@ -124,7 +162,10 @@ static void log_generation(const di_generation *g, di_buffer *line) {
     double started = job->started > 0 ? job->started : job->first;
     log_cache(g, u.n_prompt, u.n_cached, line);
     di_buffer_printf(line, " finish=%s", reasons[g->writer.choices[0].end.reason]);
-    if (g->writer.failed) di_buffer_printf(line, " error=\"%s\"", g->writer.failure);
+    if (g->writer.failed) {
+        di_buffer_puts(line, " error=");
+        di_lossy_write(line, g->writer.failure, strlen(g->writer.failure));
+    }
     if (job->first == 0) return;
     di_buffer_printf(line, " queue_s=%.4f ttft_s=%.4f decode_s=%.4f",
                      (started < job->first ? started : job->first) - job->arrived,

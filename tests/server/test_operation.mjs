@@ -103,14 +103,17 @@ test('slow readers that hold too much together are given up, the greediest first
 });
 
 test('keys are read again on SIGHUP; a broken file changes nothing', async () => {
-    fs.writeFileSync(keys, 'secret-dave dave\nsecret-bob bob\n');
+    fs.writeFileSync(keys, 'secret-dave dave\nsecret-bob bob\nsecret-eve e"=\x07level=error\n');
     server.child.kill('SIGHUP');
     await eventually('dave may ask', async () =>
         (await post(server, chatPath, story, bearer('secret-dave'))).status === 200);
     assert.equal((await post(server, chatPath, story, bearer('secret-alice'))).status, 401);
+    assert.equal((await post(server, chatPath, story, bearer('secret-eve'))).status, 200);
+    await eventually('her name is a string', () => server.log.includes(' key="e\\"=\\u0007level=error"\n'));
     fs.writeFileSync(keys, 'x y\n');
     server.child.kill('SIGHUP');
-    await eventually('it says so', () => server.log.includes('event=keys_kept'));
+    await eventually('it says so', () =>
+        /event=keys_kept message="[^"\n]*line 1: a key of 8[^"\n]*"\n/.test(server.log));
     assert.equal((await post(server, chatPath, story, bearer('secret-dave'))).status, 200);
 });
 
