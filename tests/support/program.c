@@ -37,7 +37,8 @@ static char *contents(FILE *file, size_t *size) {
 /* Through the shell: its quoting, and "< FILE" and "> FILE" where a test needs them. */
 static void become(const char *command, int in, int out, int error) {
     char *line = NULL;
-    if (asprintf(&line, "exec timeout 250 '%s/deepinfer' %s", DI_BUILD_DIR, command) < 0) _exit(125);
+    if (asprintf(&line, "exec timeout 250 '%s/deepinfer' %s", DI_BUILD_DIR, command) < 0)
+        _exit(125);
     if (chdir(DI_SOURCE_DIR) != 0) _exit(125);
     dup2(in, 0);
     dup2(out, 1);
