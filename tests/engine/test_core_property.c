@@ -24,19 +24,7 @@
 #include "support/core_run.h"
 #include "support/device.h"
 #include "support/forge_backend.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define SLOWED_DOWN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SLOWED_DOWN 1
-#endif
-#endif
-#ifdef SLOWED_DOWN
-enum { DEFAULT_SCHEDULES = 6 };
-#else
-enum { DEFAULT_SCHEDULES = 20 };
-#endif
+#include "support/sanitized.h"
 
 enum { N_RUNS = 9, N_NEIGHBOURS = 4, N_DOCUMENTS = 2, DOCUMENT = 330, MAX_CONTEXT = 448 };
 enum { LATE_RUNS = 4, LATE_DOCUMENT = 90, N_TEXTS = N_RUNS * RUN_MAX_CHOICES };
@@ -397,7 +385,9 @@ static void check_schedule(uint64_t seed, bool cuda, di_core_stats *sum) {
 
 static void check_schedules(bool cuda) {
     const char *one = getenv("DI_CORE_SEED"), *many = getenv("DI_CORE_SCHEDULES");
-    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : DEFAULT_SCHEDULES;
+    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one                     ? 1
+                                                            : is_thread_sanitized() ? 6
+                                                                                    : 20;
     if (!one && many) n = strtoull(many, NULL, 10);
     di_core_stats sum = {0};
     current = malloc(sizeof *current);

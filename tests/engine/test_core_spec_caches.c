@@ -22,6 +22,7 @@
 #include "support/core_run.h"
 #include "support/forge_backend.h"
 #include "support/live_state.h"
+#include "support/sanitized.h"
 
 enum { N_RUNS = 6, MAX_TEXT = RUN_MAX_PROMPT + RUN_MAX_ANSWER, N_TEXTS = N_RUNS * 3 };
 
@@ -358,6 +359,7 @@ static void check(const variation *how) {
 
 static void test_synchronous(void **state) {
     (void)state;
+    if (is_thread_sanitized()) skip(); /* one thread */
     check(&(variation){"fixed", TINY_A, false, 0, DI_SPEC_FIXED, 64, 0, 4});
     check(&(variation){"scheduled, pre-empted", TINY_B, false, 0, DI_SPEC_SCHEDULED, 64, 7, 3});
 }

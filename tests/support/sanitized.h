@@ -19,4 +19,19 @@ static inline bool is_sanitized(void) {
 #endif
 }
 
+/* Whether races are looked for, at twenty times the cost: what has one thread has none. */
+static inline bool is_thread_sanitized(void) {
+#if defined(__SANITIZE_THREAD__)
+    return true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+    return true;
+#else
+    return false;
+#endif
+#else
+    return false;
+#endif
+}
+
 #endif
