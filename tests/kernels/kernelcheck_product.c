@@ -32,14 +32,21 @@ static bool is_tall(const check *c) {
     return !c->bench && c->round % 16 >= 8 && c->round % 16 <= 10;
 }
 
-void kc_check_linear(check *c) {
+/* long_way: more tiles of many columns than a GPU has processors, so that their blocks go on from tile to
+ * tile. */
+enum { LONG_WAY = 18000 };
+static void check_linear(check *c, bool long_way) {
     di_dtype dtype = any_dtype(c->round);
     bool blocks = dtype == DI_F8_E4M3 || dtype == DI_FP4_PAIR;
     int32_t rows = c->round % 3 || has_many(c) ? some_rows(c, 40) : 1, groups = 1;
     int32_t n = kc_pick(c, 1, has_many(c) ? 400 : 130, 2048);
     int32_t k = kc_pick_step(c, 32, has_many(c) ? 640 : 1600, 32, 5120);
     if (!blocks && !c->bench && c->round % 8 >= 4) k = kc_pick(c, 1, 700, 0);
-    if (is_tall(c)) {
+    if (long_way) {
+        rows = kc_pick(c, 33, 128, 1);
+        n = kc_pick(c, LONG_WAY, LONG_WAY + 200, 1);
+        k = blocks ? kc_pick_step(c, 32, 384, 32, 32) : kc_pick(c, 1, 384, 1);
+    } else if (is_tall(c)) {
         rows = kc_pick(c, 1, 8, 1);
         n = kc_pick(c, TALL, TALL + 50, 1);
         k = kc_pick_step(c, 32, 96, 32, 32);
@@ -69,6 +76,11 @@ void kc_check_linear(check *c) {
     KC_RUN(c, linear, 1, groups, quantize, to_f, one.p[i], w.m[i], out1.p[i]);
     if (to_f) kc_same_f(c, "out", out1, kc_at_f(c, out, (int64_t)r * n), n);
     if (!to_f) kc_same_a(c, "out", out1, kc_at_a(c, out, (int64_t)r * n), n);
+}
+
+void kc_check_linear(check *c) {
+    check_linear(c, false);
+    if (!c->bench && c->round % 16 >= 4 && c->round % 16 <= 6) check_linear(c, true);
 }
 
 void kc_check_attn_out(check *c) {
