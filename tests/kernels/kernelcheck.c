@@ -104,7 +104,7 @@ static di_limits limits_of(bool bench) {
                        .o_low = 256,
                        .n_experts = 80,
                        .top_k = 8,
-                       .inner = 128,
+                       .inner = 2048,
                        .index_heads = 40,
                        .index_dim = 128,
                        .index_top_k = 96,
