@@ -55,8 +55,11 @@ static void fill(problem *p, int least_scale, int most_scale, double x_size) {
     for (int64_t i = 0; i < scales; i++)
         p->scale[i] = (uint8_t)(least_scale +
                                 (int)(random_word() % (uint32_t)(most_scale - least_scale + 1)));
-    for (int64_t i = 0; i < MAX_ROWS * k; i++)
-        p->x[i] = random_word() % 16 == 0 ? 0.0f : (float)(random_value() * x_size);
+    for (int64_t i = 0; i < MAX_ROWS * k; i++) { /* some are 0, some a power of two */
+        uint32_t kind = random_word() % 16;
+        double value = kind == 0 ? 0 : random_value();
+        p->x[i] = (float)((kind == 1 ? copysign(1, value) : value) * x_size);
+    }
 }
 
 static double weight(const problem *p, int64_t n, int64_t k) {
@@ -158,6 +161,7 @@ static void test_extreme_scales(void **state) {
         check(dtype, 40, 544, 120, 140, 0x1p-60);
         check(dtype, 40, 544, 120, 128, 0x1p90);
         check(dtype, 40, 544, 60, 200, 1);
+        check(dtype, 40, 544, 130, 134, 2); /* x times the largest of them and 2^120 is 2^128 */
         check(dtype, 40, 544, 1, 200, 0x1p-30);
     }
 }

@@ -13,6 +13,7 @@ enum { MOST_WIDE = 6 }; /* x rows of a group: 10 sums, 2 weight vectors, 1 x, 3 
 /* scaled = x times the scales of one FP8 tile row and 2^120 (see fma_fp8). False when that is not
  * exact somewhere (results out of range): then the weights must take the scale. */
 static bool scale_x(const float *x, const uint8_t *scales, int32_t k, float *scaled) {
+    const __m256 sign = _mm256_set1_ps(-0.0f), infinity = _mm256_set1_ps(INFINITY);
     __m256i good = _mm256_set1_epi32(-1);
     for (int32_t i = 0; i < k; i += 32) {
         int32_t byte = scales[i / 32];
@@ -22,9 +23,11 @@ static bool scale_x(const float *x, const uint8_t *scales, int32_t k, float *sca
         for (int j = 0; j < 32; j += 8) {
             __m256 v = _mm256_loadu_ps(x + i + j), y = _mm256_mul_ps(v, f);
             _mm256_storeu_ps(scaled + i + j, y);
-            /* exact: the exponent moved by the scale's, or the value is 0 */
+            /* exact: the exponent moved by the scale's, not to infinity's, or the value is 0 */
             __m256i moved = _mm256_add_epi32(_mm256_castps_si256(v), shift);
             __m256i same = _mm256_cmpeq_epi32(moved, _mm256_castps_si256(y));
+            __m256 finite = _mm256_cmp_ps(_mm256_andnot_ps(sign, y), infinity, _CMP_LT_OQ);
+            same = _mm256_and_si256(same, _mm256_castps_si256(finite));
             __m256i zero = _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_EQ_OQ));
             good = _mm256_and_si256(good, _mm256_or_si256(same, zero));
         }
