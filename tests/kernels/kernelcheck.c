@@ -1,7 +1,9 @@
-/* kernelcheck [--bench] [--backend NAME] [--op NAME] [--seed N] [--rounds N] [--threads N]
+/* kernelcheck [--bench | --far] [--backend NAME] [--op NAME] [--seed N] [--rounds N] [--threads N]
  *
  * Checks every operation of a backend against the scalar twins and lists it with its largest error
- * as a share of the bound in ops.h; with --bench then also with its time. Exit status 1 when anything failed,
+ * as a share of the bound in ops.h; with --bench then also with its time. --far: products of FP8 and FP4
+ * whose scales are what a release hardly has, in `release`, for which a backend may have other code for as long as it
+ * lives. Exit status 1 when anything failed,
  * an operation without a function included; 77 when this machine cannot run the backend. */
 #include "kernelcheck.h"
 
@@ -28,12 +30,12 @@ typedef struct options {
     const char *backend, *op;
     uint64_t seed;
     int32_t rounds, threads;
-    bool bench;
+    bool bench, far;
 } options;
 
 static int usage(void) {
-    fprintf(stderr, "usage: kernelcheck [--bench] [--backend cpu|cuda|ref|late|queue] [--op NAME] "
-                    "[--seed N] [--rounds N] [--threads N]\n");
+    fprintf(stderr, "usage: kernelcheck [--bench | --far] [--backend cpu|cuda|ref|late|queue] "
+                    "[--op NAME] [--seed N] [--rounds N] [--threads N]\n");
     return 2;
 }
 
@@ -43,6 +45,10 @@ static bool parse(int argc, char **argv, options *out) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(argv[i], "--bench") == 0) {
             out->bench = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--far") == 0) {
+            out->far = true;
             continue;
         }
         if (value == NULL) return false;
@@ -63,7 +69,7 @@ static bool parse(int argc, char **argv, options *out) {
     }
     static const char *const backends[] = {"cpu", "cuda", "ref", "late", "queue"};
     for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
-        if (strcmp(out->backend, backends[i]) == 0) return true;
+        if (strcmp(out->backend, backends[i]) == 0) return !out->far || !out->bench;
     }
     return false;
 }
@@ -190,15 +196,23 @@ static void print_machine(const options *o) {
            gflop);
 }
 
+/* Whether an operation is asked for. */
+static bool is_wanted(const options *o, const char *name) {
+    static const char *const far[] = {"linear", "attn_out", "experts", "shared_expert", "qkv"};
+    bool is = !o->far;
+    for (size_t i = 0; i < sizeof far / sizeof far[0]; i++) is = is || strcmp(name, far[i]) == 0;
+    return is && (o->op == NULL || strcmp(o->op, name) == 0);
+}
+
 /* All operations, or the one asked for, in both numerics: checked, or timed when `bench`. Returns how
  * many ran, -1 when this machine cannot run the backend. */
 static int run_all(const options *o, bool bench, int *failed) {
     int run = 0;
-    for (int numerics = 0; numerics < 2; numerics++) {
-        check c = {.release = numerics == 1, .bench = bench};
+    for (int numerics = o->far ? 1 : 0; numerics < 2; numerics++) {
+        check c = {.release = numerics == 1, .bench = bench, .far = o->far};
         if (!open_sides(&c, o)) return -1;
         for (int i = 0; i < N_OPERATIONS; i++) {
-            if (o->op != NULL && strcmp(o->op, operations[i].name) != 0) continue;
+            if (!is_wanted(o, operations[i].name)) continue;
             run++;
             if (bench) {
                 bench_operation(&c, &operations[i], o);

@@ -29,6 +29,8 @@ typedef struct kc_batch {
 typedef struct check {
     device dev[2];
     bool release, bench;
+    bool far;     /* scales of FP8 and FP4 weights about those that CUDA calls far, and beyond */
+    bool one_nan; /* the next of them have one scale that is NaN, and the rows that it is in are */
     uint64_t random;
     int round; /* number of the case, from 0: cases vary with it */
     const char *op;

@@ -42,6 +42,7 @@ static void check_linear(check *c, bool long_way) {
     int32_t n = kc_pick(c, 1, has_many(c) ? 400 : 130, 2048);
     int32_t k = kc_pick_step(c, 32, has_many(c) ? 640 : 1600, 32, 5120);
     if (!blocks && !c->bench && c->round % 8 >= 4) k = kc_pick(c, 1, 700, 0);
+    if (c->far && c->round % 16 < 4) rows = 40; /* tiles of 64 columns, whose K blocks share */
     if (long_way) {
         rows = kc_pick(c, 33, 128, 1);
         n = kc_pick(c, LONG_WAY, LONG_WAY + 200, 1);
@@ -59,6 +60,7 @@ static void check_linear(check *c, bool long_way) {
     if (n < 8 && style == KC_HUGE)
         style = KC_NORMAL; /* the bound is a share of the row's largest */
     kc_pair x = kc_random_a(c, (int64_t)rows * groups * k, style, 1);
+    c->one_nan = c->far && blocks && c->round % 16 >= 12; /* both formats, many rows */
     kc_matrix w = kc_grouped_weights(c, dtype, groups, n, k, 0.05);
     int64_t count = (int64_t)rows * n;
     kc_pair out = to_f ? kc_take_f(c, count) : kc_take_a(c, count);
