@@ -20,7 +20,11 @@ extern "C" {
 }
 
 static constexpr int LOGIT_BLOCKS = 8, LOGIT_WARPS = 8, LOGIT_THREADS = LOGIT_WARPS * WARP;
-static constexpr int LOGIT_AT_ONCE = 3; /* blocks on a processor; with 4, registers spill */
+/* Blocks on a processor. With 3, of 80 registers a thread, what spills is live from one loop over ids to
+ * the next or read once a digit (cut_prefix); inside of such loops it is where penalties or biases change a
+ * row, and where a rejected draft's residual is drawn (thread_bounds, 44 bytes). With 4 it would be in the
+ * draw of every row. By -Xptxas -v and SASS of nvcc 13.0. */
+static constexpr int LOGIT_AT_ONCE = 3;
 static constexpr int LOGIT_QUAD = 4 * LOGIT_THREADS; /* values of a block, four a thread */
 static constexpr int LOGIT_BINS = 1024, LOGIT_LIST = 512;
 static constexpr int32_t LOGIT_MAX_VOCAB = 1 << 24; /* three bytes of an id */

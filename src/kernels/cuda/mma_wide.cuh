@@ -253,7 +253,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     /* A stage, in units of two steps, for M columns; `before`: the slot of the stage before, which is
      * given back once its products are done, or -1. w: its weights, and then, if AHEAD, those of the
      * next stage, of whatever tile: half a stage early, since a warpgroup by itself has just the time of
-     * a unit's products to decode the next one, and all of it while the other finishes sums. */
+     * a unit's products to decode the next one, and all of it while the other finishes sums. Behind the
+     * last stage of all it reads what an older stage left in the ring (copy_all lets it): never used. */
     template <int M, bool FAR>
     __device__ void multiply_stage(const place &at, int before, packed &w, uint32_t (&a)[2][8],
                                    float (&sums)[M / 2]) const {
