@@ -193,9 +193,10 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     /* ---- Products ---- */
 
-    /* A warp is done with a stage. */
+    /* A warp is done with a stage: one lane says so for all, whose loads are done, since what they loaded
+     * has been decoded and they have met in products_wait. */
     __device__ void release(int slot) const {
-        if (leads != 0) barrier_arrive(shared_address(&part->empty[slot]));
+        if (WARP_ARRIVALS == WARP || leads != 0) barrier_arrive(shared_address(&part->empty[slot]));
     }
 
     /* In a stage: the run and the scale of own_row, in group 0 of its strip. */
@@ -254,7 +255,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
      * given back once its products are done, or -1. w: its weights, and then, if AHEAD, those of the
      * next stage, of whatever tile: half a stage early, since a warpgroup by itself has just the time of
      * a unit's products to decode the next one, and all of it while the other finishes sums. Behind the
-     * last stage of all it reads what an older stage left in the ring (copy_all lets it): never used. */
+     * last stage of all it reads what is in the ring, which copy_all lets it, and nobody uses that. */
     template <int M, bool FAR>
     __device__ void multiply_stage(const place &at, int before, packed &w, uint32_t (&a)[2][8],
                                    float (&sums)[M / 2]) const {
@@ -535,7 +536,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         if (threadIdx.x != 0) return;
         for (int i = 0; i < DEPTH; i++) {
             barrier_init(shared_address(&part->full[i]), 1);
-            barrier_init(shared_address(&part->empty[i]), WIDE_MULTIPLY / WARP);
+            barrier_init(shared_address(&part->empty[i]), WIDE_MULTIPLY / WARP * WARP_ARRIVALS);
         }
         barriers_made();
     }
