@@ -179,7 +179,7 @@ static __device__ __forceinline__ void combine_element(const di_combine_args &ar
     combine_chunk<WHOLE, A>(args, t, at, sum);
     store_chunk<WHOLE>(cuda_at<A>(args.out) + t * args.width, at, args.width, sum);
 }
-template <typename A> static __global__ void combine_released(di_combine_args args) {
+template <typename A> static __global__ void combine_whole(di_combine_args args) {
     combine_element<true, A>(args);
 }
 template <typename A> static __global__ void combine_any(di_combine_args args) {
@@ -189,8 +189,8 @@ template <typename A> static __global__ void combine_any(di_combine_args args) {
 void cuda_combine_now(di_stream *s, const di_combine_args *args) {
     cuda_begin(s);
     dim3 grid = element_grid(args->n_rows, args->width);
-    if (released_rows(args->width, {args->rows, args->shared, args->out}))
-        CUDA_LAUNCH_EARLY_A(s, "combine", grid, ELEMENT_THREADS, 0, combine_released, *args);
+    if (whole_rows(args->width, {args->rows, args->shared, args->out}))
+        CUDA_LAUNCH_EARLY_A(s, "combine", grid, ELEMENT_THREADS, 0, combine_whole, *args);
     else
         CUDA_LAUNCH_EARLY_A(s, "combine", grid, ELEMENT_THREADS, 0, combine_any, *args);
 }

@@ -140,7 +140,7 @@ static __device__ __forceinline__ void expand_row(const di_sublayer_out_args &ar
     load_chunk<WHOLE>(cuda_at<const A>(args.y) + t * args.width, at, args.width, y);
     expand_chunk<WHOLE, HC, A>(args, t, at, y, [](int, const float *) {});
 }
-template <typename A> static __global__ void sublayer_out_released(di_sublayer_out_args args) {
+template <typename A> static __global__ void sublayer_out_whole(di_sublayer_out_args args) {
     expand_row<true, 4, A>(args);
 }
 template <typename A> static __global__ void sublayer_out_any(di_sublayer_out_args args) {
@@ -150,9 +150,8 @@ template <typename A> static __global__ void sublayer_out_any(di_sublayer_out_ar
 static void expand(di_stream *s, const di_sublayer_out_args *args) {
     cuda_begin(s);
     dim3 grid = element_grid(args->n_rows, args->width);
-    if (args->hc == 4 && released_rows(args->width, {args->streams, args->y}))
-        CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_released,
-                            *args);
+    if (args->hc == 4 && whole_rows(args->width, {args->streams, args->y}))
+        CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_whole, *args);
     else
         CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_any, *args);
 }

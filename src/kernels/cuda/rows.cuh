@@ -18,14 +18,17 @@ static inline uint32_t row_threads(int64_t width) { /* a chunk a thread, as far 
     uint32_t threads = cuda_blocks(width, ROW_CHUNK * WARP) * WARP;
     return threads < ROW_MOST ? threads : ROW_MOST;
 }
-/* Released rows have kernels of their own, whose registers leave room for several blocks on a
- * processor: whole chunks, a thread each. */
-static constexpr uint32_t ROW_RELEASED = 640;
-static inline bool released_rows(int64_t width, std::initializer_list<di_ptr> rows) {
-    bool whole = width % ROW_CHUNK == 0 && row_threads(width) <= ROW_RELEASED &&
-                 width <= static_cast<int64_t>(ROW_RELEASED) * ROW_CHUNK;
+/* Rows of whole chunks, each aligned. */
+static inline bool whole_rows(int64_t width, std::initializer_list<di_ptr> rows) {
+    bool whole = width % ROW_CHUNK == 0;
     for (di_ptr p : rows) whole = whole && p.address % 16 == 0;
     return whole;
+}
+/* Released rows have kernels of their own, whose registers leave room for several blocks on a
+ * processor: whole chunks, of which a thread of a row's block has one. */
+static constexpr uint32_t ROW_RELEASED = 640;
+static inline bool released_rows(int64_t width, std::initializer_list<di_ptr> rows) {
+    return width <= static_cast<int64_t>(ROW_RELEASED) * ROW_CHUNK && whole_rows(width, rows);
 }
 #define EACH_CHUNK(at, n)                                                                          \
     for (int64_t at = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK; at < (n);                     \
