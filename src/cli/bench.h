@@ -117,8 +117,8 @@ void di_bench_note_end(di_bench *b);
 /* ---- What computes: bench_device.c ---- */
 
 /* Chooses the backend for all engines of the run, so that none of them computes elsewhere, and
- * measures what it can do. Needs b->config. */
-di_status di_bench_device(di_bench *b, di_error *error);
+ * measures what it can do: a CPU only where `floors` are to be printed. Needs b->config. */
+di_status di_bench_device(di_bench *b, bool floors, di_error *error);
 
 /* ---- Machine and model: bench_facts.c ---- */
 

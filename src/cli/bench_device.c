@@ -39,7 +39,7 @@ static di_status choose(di_bench *b, di_error *error) {
 
 /* Where a peak cannot be measured, ratios to it are left out; a GPU that cannot be had is told
  * before anything else is done. */
-static di_status measure(di_bench *b, di_error *error) {
+static di_status measure(di_bench *b, bool floors, di_error *error) {
     di_error ignored;
     b->peak = (di_bench_peak){NAN, NAN};
     if (strcmp(b->backend, "cuda") == 0) {
@@ -50,6 +50,7 @@ static di_status measure(di_bench *b, di_error *error) {
         snprintf(b->gpu, sizeof b->gpu, "%s", peak.device);
         return DI_OK;
     }
+    if (!floors) return DI_OK; /* a core for the better part of a second */
     di_cpu_peak peak;
     int32_t threads = (int32_t)di_args_int(b->args, DI_OPT_THREADS);
     if (di_cpu_peak_measure(threads, &peak, &ignored) == DI_OK) {
@@ -58,11 +59,11 @@ static di_status measure(di_bench *b, di_error *error) {
     return DI_OK;
 }
 
-di_status di_bench_device(di_bench *b, di_error *error) {
+di_status di_bench_device(di_bench *b, bool floors, di_error *error) {
     b->backend = di_args_text(b->args, DI_OPT_BACKEND);
     if (strcmp(b->backend, "auto") == 0) DI_TRY(choose(b, error));
     di_bench_note(b, "measuring the machine");
-    di_status status = measure(b, error);
+    di_status status = measure(b, floors, error);
     di_bench_note_end(b);
     return status;
 }

@@ -121,8 +121,12 @@ void di_bench_facts_text(const di_bench *b, di_buffer *out) {
                          b->peak.bytes_per_s * 1e-9, b->peak.flop_per_s * 1e-12);
     } else {
         processor_name(name);
-        di_buffer_printf(out, "%s, %d threads, reads %.1f GB/s, does %.1f GFLOP/s\n", name,
-                         (int)threads_of(b), b->peak.bytes_per_s * 1e-9, b->peak.flop_per_s * 1e-9);
+        di_buffer_printf(out, "%s, %d threads", name, (int)threads_of(b));
+        if (isfinite(b->peak.bytes_per_s)) {
+            di_buffer_printf(out, ", reads %.1f GB/s, does %.1f GFLOP/s",
+                             b->peak.bytes_per_s * 1e-9, b->peak.flop_per_s * 1e-9);
+        }
+        di_buffer_putc(out, '\n');
     }
     di_buffer_printf(out, "%s: %d layers of width %d, %d experts, %.3f GB; %s, %s\n",
                      b->random ? "random weights" : b->directory, c->num_hidden_layers,

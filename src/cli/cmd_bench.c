@@ -12,10 +12,17 @@
 static const struct {
     const char *name;
     di_status (*run)(di_bench *b, di_error *error);
+    bool floors; /* of what the machine can do */
 } scenarios[] = {
-    {"prefill", di_bench_prefill},         {"decode", di_bench_decode},   {"row", di_bench_row},
-    {"latency", di_bench_latency},         {"cache", di_bench_cache},     {"cut", di_bench_cut},
-    {"speculation", di_bench_speculation}, {"sampled", di_bench_sampled}, {"gap", di_bench_gap},
+    {"prefill", di_bench_prefill, true},
+    {"decode", di_bench_decode, true},
+    {"row", di_bench_row, false},
+    {"latency", di_bench_latency, false},
+    {"cache", di_bench_cache, false},
+    {"cut", di_bench_cut, false},
+    {"speculation", di_bench_speculation, false},
+    {"sampled", di_bench_sampled, false},
+    {"gap", di_bench_gap, false},
 };
 enum { N_SCENARIOS = sizeof scenarios / sizeof *scenarios };
 
@@ -220,14 +227,15 @@ static di_status print_head(const di_bench *b, di_error *error) {
 }
 
 static di_status run_bench(di_bench *b, di_error *error) {
-    bool chosen[N_SCENARIOS] = {false};
+    bool chosen[N_SCENARIOS] = {false}, floors = false;
     const char *list = di_args_text(b->args, DI_OPT_SCENARIO);
     bool forgiving = !di_args_given(b->args, DI_OPT_SCENARIO) || strcmp(list, "all") == 0;
     DI_TRY(choose(list, chosen, error));
+    for (int i = 0; i < N_SCENARIOS; i++) floors = floors || (chosen[i] && scenarios[i].floors);
     DI_TRY(read_lists(b, error));
     DI_TRY(di_bench_check_rates(b, error));
     DI_TRY(find_model(b, error));
-    DI_TRY(di_bench_device(b, error));
+    DI_TRY(di_bench_device(b, floors, error));
     if (!b->json) DI_TRY(print_head(b, error));
     di_status status = run_all(b, chosen, forgiving, error);
     if (!b->json) return status;

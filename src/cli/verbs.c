@@ -155,8 +155,8 @@ const di_verb di_verbs[] = {
      "sampled (drafts against none on the text of tasks, greedy and sampled), gap (how long the "
      "engine leaves the device idle).\n\n"
      "What is compared runs in turn, --pairs times each, and the ratios' median is given with its "
-     "interval. The machine's read bandwidth and arithmetic peak are measured first; floors follow "
-     "from them and the weights alone. --spec is off but in latency and where drafts are compared. "
+     "interval. For prefill and decode the machine's read bandwidth and arithmetic peak are measured "
+     "first; floors follow from them and the weights alone. --spec is off but in latency and where drafts are compared. "
      "With --json everything is one document on stdout, times in seconds. Ctrl-C stops; what is done "
      "is printed.",
      bench_examples, di_cmd_bench},
