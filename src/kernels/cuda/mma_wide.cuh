@@ -354,6 +354,22 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         if (thread < N) part->columns[group][thread] = mine;
     }
 
+    /* PASS columns from `first` on to their places, in bf16, and before them what all need. */
+    __device__ __forceinline__ void put_pass(int first, const float (&total)[SUMS],
+                                             of_column mine) const {
+        group_meets(group); /* all have read what was here before */
+        if (first == 0) put_column(mine);
+#pragma unroll
+        for (int j = 0; j < PASS / 8; j += 2) {
+            const float *y = total + first / 2 + 4 * j;
+            int column = 8 * j + lane_id() / 16 * 8 + lane_id() % 8;
+            store_matrices(out_place(column, warp_id() % 4 * 2 + lane_id() / 8 % 2),
+                           pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]), pack_bf16(y[4], y[5]),
+                           pack_bf16(y[6], y[7]));
+        }
+        group_meets(group);
+    }
+
     /* One matrix: rows as they come. Short loops: what runs once takes long to be fetched. */
     __device__ void store_rows(const mma_tile &at, const float (&total)[SUMS],
                                of_column mine) const {
@@ -362,17 +378,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 #pragma unroll
         for (int first = 0; first < N; first += PASS) {
             if (first >= at.columns) break;
-            group_meets(group); /* all have read what was here before */
-            if (first == 0) put_column(mine);
-#pragma unroll
-            for (int j = 0; j < PASS / 8; j += 2) {
-                const float *y = total + first / 2 + 4 * j;
-                int column = 8 * j + lane_id() / 16 * 8 + lane_id() % 8;
-                store_matrices(out_place(column, warp_id() % 4 * 2 + lane_id() / 8 % 2),
-                               pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]), pack_bf16(y[4], y[5]),
-                               pack_bf16(y[6], y[7]));
-            }
-            group_meets(group);
+            put_pass(first, total, mine);
             int left = at.columns - first < PASS ? at.columns - first : PASS;
 #pragma unroll 1
             for (int i = thread / CHUNKS; i < left; i += WIDE_GROUP / CHUNKS)
@@ -403,17 +409,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 #pragma unroll
         for (int first = 0; first < N; first += PASS) {
             if (first >= at.columns) break;
-            group_meets(group); /* all have read what was here before */
-            if (first == 0) put_column(mine);
-#pragma unroll
-            for (int j = 0; j < PASS / 8; j += 2) {
-                const float *y = total + first / 2 + 4 * j;
-                int column = 8 * j + lane_id() / 16 * 8 + lane_id() % 8;
-                store_matrices(out_place(column, warp_id() % 4 * 2 + lane_id() / 8 % 2),
-                               pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]), pack_bf16(y[4], y[5]),
-                               pack_bf16(y[6], y[7]));
-            }
-            group_meets(group);
+            put_pass(first, total, mine);
             int left = at.columns - first < PASS ? at.columns - first : PASS;
 #pragma unroll 1
             for (int i = thread / EIGHTS; i / 8 * 8 < left; i += EACH) { /* whole warps */
