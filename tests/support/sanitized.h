@@ -4,33 +4,27 @@
 
 #include <stdbool.h>
 
-static inline bool is_sanitized(void) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
-    __has_feature(memory_sanitizer)
-    return true;
+/* clang says so by features, gcc by macros. */
+#ifdef __has_feature
+#define BUILT_WITH(feature) __has_feature(feature)
 #else
-    return false;
+#define BUILT_WITH(feature) 0
 #endif
+
+/* Whether races are looked for, at twenty times the cost: what has one thread has none. */
+static inline bool is_thread_sanitized(void) {
+#if defined(__SANITIZE_THREAD__) || BUILT_WITH(thread_sanitizer)
+    return true;
 #else
     return false;
 #endif
 }
 
-/* Whether races are looked for, at twenty times the cost: what has one thread has none. */
-static inline bool is_thread_sanitized(void) {
-#if defined(__SANITIZE_THREAD__)
-    return true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
+static inline bool is_sanitized(void) {
+#if defined(__SANITIZE_ADDRESS__) || BUILT_WITH(address_sanitizer) || BUILT_WITH(memory_sanitizer)
     return true;
 #else
-    return false;
-#endif
-#else
-    return false;
+    return is_thread_sanitized();
 #endif
 }
 
