@@ -115,14 +115,15 @@ static __host__ __device__ inline uint32_t mma_pack_fp4(const uint32_t (&code)[8
     }
     return word;
 }
-/* FP8: c0 and c1 where bf16 has them, at 15 and 10 to 4; c2 and c3 in the bits between. */
-static constexpr uint32_t FP8_PLACES = 0x87F087F0u;
+/* FP8: c0 and c1 where bf16 has them, at 15 and 10 to 4; of c2 and c3 sign and low bits 4 lower than
+ * they belong (11 and 3 to 0), the rest 4 higher (14 to 12), so that two shifts bring all. */
+static constexpr uint32_t FP8_PLACES = 0x87F087F0u, FP8_LOW = 0x80F080F0u, FP8_HIGH = 0x07000700u;
 static __host__ __device__ inline uint32_t mma_pack_fp8(const uint32_t (&code)[4]) {
     uint32_t word = 0;
     for (int half = 0; half < 2; half++) {
         uint32_t c = code[half], d = code[2 + half];
         word |= ((c & 0x80) << 8 | (c & 0x7F) << 4) << 16 * half;
-        word |= ((d & 0x80) << 7 | (d & 0x70) << 7 | (d & 0x0F)) << 16 * half;
+        word |= ((d & 0x80) << 4 | (d & 0x70) << 8 | (d & 0x0F)) << 16 * half;
     }
     return word;
 }
@@ -141,7 +142,7 @@ __device__ __forceinline__ void mma_cells<DI_F8_E4M3>(const uint4 &run, int u, u
     for (int i = 0; i < 2; i++) {
         uint32_t w = words[i];
         out[2 * i] = w & FP8_PLACES;
-        out[2 * i + 1] = (w << 4 & 0x00F000F0u) | (w >> 3 & 0x07000700u) | (w << 1 & 0x80008000u);
+        out[2 * i + 1] = (w << 4 & FP8_LOW) | (w >> 4 & FP8_HIGH);
     }
 }
 template <>
