@@ -35,6 +35,13 @@ template <typename Job, int MT> struct mma_narrow {
     static_assert(MMA_BLOCK % (MMA_STRIP * MT) == 0, "a tile's strips are neighbours");
     static_assert(STEPS > 0 && STEPS % TILES == 0, "the ring ends with a span");
 
+    /* Strips that are copied, waited for and multiplied together: neighbours, whose chunks lie in one
+     * piece. Each copy costs a warp some 50 instructions, and two strips' sums do not wait for each
+     * other. Where nothing is decoded, memory is what is waited for, and copies are small. */
+    static constexpr int PIECE = SCALES && MT % 2 == 0 ? 2 : 1;
+    static constexpr int PIECES = TILES / PIECE, SLOTS = STEPS / PIECE; /* of a span; of the ring */
+    static constexpr uint32_t PIECE_BYTES = PIECE * STEP;
+
     /* Activations: where a lane has its 16 bytes of a span's units, and the next span. */
     static constexpr bool AS_STORED = Job::AS_STORED;
     static_assert(!AS_STORED || W != DI_FP4_PAIR, "cells of pairs are not in a row");
@@ -53,11 +60,11 @@ template <typename Job, int MT> struct mma_narrow {
         int32_t row[WIDTH]; /* x_row of each column; of the first where there is none */
     };
 
-    /* Shared memory: what is known, the rings of the warps, a barrier for each of their steps, the
+    /* Shared memory: what is known, the rings of the warps, a barrier for each of their pieces, the
      * sums of all. */
     static constexpr uint32_t RING = STEPS * STEP;
     static constexpr uint32_t KNOWN_BYTES = (KNOWN * sizeof(known) + 127) / 128 * 128;
-    static constexpr uint32_t WARP_BYTES = RING + STEPS * 8;
+    static constexpr uint32_t WARP_BYTES = (RING + SLOTS * 8 + 15) / 16 * 16;
     static_assert(WARP_BYTES % 16 == 0, "copies are aligned");
     static constexpr size_t bytes(int parts) {
         return KNOWN_BYTES +
@@ -77,14 +84,22 @@ template <typename Job, int MT> struct mma_narrow {
     int32_t n_tiles;         /* of this block */
     int32_t begin, spans;    /* this warp's part of K */
     int32_t g, t;
+    uint32_t runs, scales; /* where this lane reads a step */
     bool far;
+
+    /* Kept in a register: the compiler would reckon it anew for every step. */
+    static __device__ __forceinline__ uint32_t kept(uint32_t x) {
+        asm volatile("" : "+r"(x));
+        return x;
+    }
 
     __device__ mma_narrow(const Job &j, uint8_t *shared) : job(j) {
         int32_t length = mma_part_length(j.rows.k), items = j.count(HEIGHT, WIDTH);
         int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
         tiles = reinterpret_cast<known *>(shared);
         joint = reinterpret_cast<float *>(shared + KNOWN_BYTES + blockDim.x / WARP * WARP_BYTES);
-        ring = shared_address(shared) + KNOWN_BYTES + static_cast<uint32_t>(warp_id()) * WARP_BYTES;
+        ring = kept(shared_address(shared) + KNOWN_BYTES +
+                    static_cast<uint32_t>(warp_id()) * WARP_BYTES);
         barriers = ring + RING;
         n_tiles = items > block ? (items - block + blocks - 1) / blocks : 0;
         begin = warp_id() * length;
@@ -92,6 +107,9 @@ template <typename Job, int MT> struct mma_narrow {
             mma_padded(j.rows.k) - begin < length ? mma_padded(j.rows.k) - begin : length;
         spans = left / SPAN;
         g = lane_id() / 4, t = lane_id() % 4;
+        runs = kept(static_cast<uint32_t>(lane_id()) * 16);
+        scales = kept(mma_format<W>::RUNS +
+                      static_cast<uint32_t>(W == DI_FP4_PAIR ? lane_id() : t / 2));
         far = SCALES && *j.rows.far != 0;
     }
 
@@ -124,15 +142,17 @@ template <typename Job, int MT> struct mma_narrow {
         begin_tile(c);
     }
 
-    /* Begins to copy the span of strip m of the tile to step `slot` of the ring, which nobody reads
-     * any more. Weights leave the second cache first: a step reads many times what it holds, and
-     * activations and code would come from memory in every kernel. */
-    __device__ void copy_step(const cursor &c, int m, uint32_t slot) const {
+    /* Begins to copy piece p of the span to a slot of the ring, which nobody reads any more. Weights
+     * leave the second cache first: a step reads many times what it holds, and activations and code
+     * would come from memory in every kernel. */
+    __device__ void copy_piece(const cursor &c, int p, uint32_t slot) const {
         if (c.number >= n_tiles) return;
         __syncwarp();
         if (lane_id() != 0) return;
-        barrier_expect(barriers + slot * 8, STEP);
-        copy_bulk(ring + slot * STEP, c.strip[m / MT] + m % MT * STEP, STEP, barriers + slot * 8,
+        int m = p * PIECE;
+        uint32_t barrier = barriers + slot * 8;
+        barrier_expect(barrier, PIECE_BYTES);
+        copy_bulk(ring + slot * PIECE_BYTES, c.strip[m / MT] + m % MT * STEP, PIECE_BYTES, barrier,
                   read_once());
     }
 
@@ -151,31 +171,37 @@ template <typename Job, int MT> struct mma_narrow {
 
     /* Of group q of a step, of rows g and g + 8. */
     __device__ uint32_t scale_at(uint32_t step, int q, int upper) const {
-        uint32_t at = step + mma_format<W>::RUNS;
-        if (W == DI_FP4_PAIR) return load_shared_8(at + upper * WARP + lane_id());
-        return load_shared_8(at + upper * 4 + 2 * q + t / 2);
+        return load_shared_8(step + scales + (W == DI_FP4_PAIR ? upper * WARP : upper * 4 + 2 * q));
     }
 
-    /* sums += the strip's span at `step` of the ring times the columns'. */
+    /* sums += the piece at `piece` of the ring times the columns' span. */
     template <bool FAR>
-    __device__ void multiply(uint32_t step, const uint4 (&b)[UNITS], float (&sums)[4]) const {
-        uint32_t run = step + static_cast<uint32_t>(lane_id()) * 16;
+    __device__ void multiply(uint32_t piece, const uint4 (&b)[UNITS], float (*sums)[4]) const {
 #pragma unroll
         for (int q = 0; q < GROUPS; q++) {
-            uint4 low = load_shared_128(run + 2 * q * WARP * 16);
-            uint4 high = load_shared_128(run + (2 * q + 1) * WARP * 16);
-            uint32_t by = 0, by8 = 0;
-            if constexpr (SCALES) {
-                by = mma_multiplier<W, FAR>(scale_at(step, q, 0));
-                by8 = mma_multiplier<W, FAR>(scale_at(step, q, 1));
+            uint4 low[PIECE], high[PIECE];
+            uint32_t by[PIECE] = {}, by8[PIECE] = {};
+#pragma unroll
+            for (int m = 0; m < PIECE; m++) {
+                uint32_t step = piece + m * STEP;
+                if constexpr (SCALES) by[m] = scale_at(step, q, 0), by8[m] = scale_at(step, q, 1);
+                low[m] = load_shared_128(step + runs + 2 * q * WARP * 16);
+                high[m] = load_shared_128(step + runs + (2 * q + 1) * WARP * 16);
             }
+#pragma unroll
+            for (int m = 0; m < PIECE; m++)
+                if constexpr (SCALES)
+                    by[m] = mma_multiplier<W, FAR>(by[m]), by8[m] = mma_multiplier<W, FAR>(by8[m]);
 #pragma unroll
             for (int u = 0; u < GROUP / 32; u++) {
                 int unit = q * (GROUP / 32) + u;
-                uint32_t a[8];
-                mma_decode<W, FAR>(low, high, u, by, by8, a);
-                mma_bf16(sums, a, b[unit].x, b[unit].y);
-                mma_bf16(sums, a + 4, b[unit].z, b[unit].w);
+#pragma unroll
+                for (int m = 0; m < PIECE; m++) {
+                    uint32_t a[8];
+                    mma_decode<W, FAR>(low[m], high[m], u, by[m], by8[m], a);
+                    mma_bf16(sums[m], a, b[unit].x, b[unit].y);
+                    mma_bf16(sums[m], a + 4, b[unit].z, b[unit].w);
+                }
             }
         }
     }
@@ -212,7 +238,7 @@ template <typename Job, int MT> struct mma_narrow {
 
     /* What runs on from tile to tile. */
     struct stream {
-        cursor next;          /* to be copied: a step behind the ring's whole length ahead */
+        cursor next;          /* to be copied: a piece behind the ring's whole length ahead */
         uint32_t slot;        /* of the ring: the first of the span to be multiplied */
         uint32_t parity;      /* of its barriers' phase */
         uint4 b[UNITS];       /* columns of the span that is next */
@@ -238,19 +264,19 @@ template <typename Job, int MT> struct mma_narrow {
         for (int u = 0; u < UNITS; u++) b[u] = s.b[u];
         load_ahead(s); /* before the products: they take as long as it takes */
 #pragma unroll
-        for (int m = 0; m < TILES; m++) {
-            uint32_t slot = s.slot + m, done = m > 0 ? slot - 1 : (slot > 0 ? slot : STEPS) - 1;
-            /* The step that was read last gets the one that is STEPS further. */
-            if ((m + STEPS - 1) % TILES == 0) advance(s.next);
-            copy_step(s.next, (m + STEPS - 1) % TILES, done);
+        for (int p = 0; p < PIECES; p++) {
+            uint32_t slot = s.slot + p, done = p > 0 ? slot - 1 : (slot > 0 ? slot : SLOTS) - 1;
+            /* The piece that was read last gets the one that is SLOTS further. */
+            if ((p + SLOTS - 1) % PIECES == 0) advance(s.next);
+            copy_piece(s.next, (p + SLOTS - 1) % PIECES, done);
             barrier_wait(barriers + slot * 8, s.parity);
             if (far)
-                multiply<true>(ring + slot * STEP, b, sums[m]);
+                multiply<true>(ring + slot * PIECE_BYTES, b, sums + p * PIECE);
             else
-                multiply<false>(ring + slot * STEP, b, sums[m]);
+                multiply<false>(ring + slot * PIECE_BYTES, b, sums + p * PIECE);
         }
-        s.slot += TILES;
-        if (s.slot == STEPS) s.slot = 0, s.parity ^= 1;
+        s.slot += PIECES;
+        if (s.slot == SLOTS) s.slot = 0, s.parity ^= 1;
     }
 
     /* All of tile `number`. */
@@ -261,7 +287,7 @@ template <typename Job, int MT> struct mma_narrow {
         if (warp_id() == (number + 1) % parts) look_ahead(number + AHEAD + 1);
         for (int32_t span = 0; span < spans; span++) run_span(s, sums);
         float *mine = joint + warp_id() * SUMS * WARP + lane_id();
-        __syncthreads(); /* the sums before are read */
+        if (number > 0) __syncthreads(); /* the sums before are read */
 #pragma unroll
         for (int f = 0; f < SUMS; f++) mine[f * WARP] = sums[f / 4][f % 4];
         __syncthreads(); /* also: one more tile is known */
@@ -270,7 +296,7 @@ template <typename Job, int MT> struct mma_narrow {
 
     __device__ void make_barriers() const {
         if (lane_id() != 0) return;
-        for (uint32_t i = 0; i < STEPS; i++) barrier_init(barriers + i * 8, 1);
+        for (uint32_t i = 0; i < SLOTS; i++) barrier_init(barriers + i * 8, 1);
         barriers_made();
     }
 
@@ -282,9 +308,9 @@ template <typename Job, int MT> struct mma_narrow {
         stream s = {};
         begin_tile(s.next);
 #pragma unroll
-        for (int i = 0; i < STEPS - 1; i++) { /* the last one follows before the first is read */
-            if (i > 0 && i % TILES == 0) advance(s.next);
-            copy_step(s.next, i % TILES, i);
+        for (int i = 0; i < SLOTS - 1; i++) { /* the last one follows before the first is read */
+            if (i > 0 && i % PIECES == 0) advance(s.next);
+            copy_piece(s.next, i % PIECES, i);
         }
         if (Job::STATIC) await_kernels_before();
         if (n_tiles == 0) return;
