@@ -9,7 +9,8 @@
  * begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what becomes
  * of sums. One side: store of one; with column_at, which says where a column goes, store4 of four,
  * store8 of eight that are bf16, store_float where FLOATS and the tile say so. Two: finish and finish8;
- * with column_at, which says a column's weight, store_h8 of eight of both that are bf16.
+ * with column_at, which says a column's weight, store_h8 of eight of both that are bf16. COLUMNS: narrow
+ * products ask column_at before a tile's turn and give what it says to store or finish.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -96,7 +97,7 @@ typedef struct mma_matrix {
 template <di_dtype W> struct mma_linear {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = true, AS_STORED = false, FLOATS = true;
+    static constexpr bool STATIC = true, AS_STORED = false, FLOATS = true, COLUMNS = false;
     mma_rows rows;
     const uint8_t *x;
     int32_t groups, n_rows;
@@ -251,7 +252,7 @@ static __device__ __forceinline__ A swiglu_value(float gate, float up, double li
 template <di_dtype W> struct mma_expert_in {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 2;
-    static constexpr bool STATIC = false, AS_STORED = false;
+    static constexpr bool STATIC = false, AS_STORED = false, COLUMNS = true;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *data[2];
@@ -335,13 +336,13 @@ template <di_dtype W> struct mma_expert_in {
         mma_store_wide<W>(h_order.octets, h, t.column + column, t.row + row, live, v);
     }
     /* A warp: 32 channels of one column, from the sums of this lane's. */
-    __device__ void finish(const mma_tile &t, int32_t row, int32_t column, float gate,
+    __device__ void finish(const mma_tile &t, int32_t row, int32_t column, float weight, float gate,
                            float up) const {
         int32_t slot = t.column + column;
         if (column >= t.columns || t.row + row >= t.end) return; /* the whole warp */
         __nv_bfloat16 value =
             swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate), round_a<__nv_bfloat16>(up),
-                                        limit, weight_of(slot));
+                                        limit, weight);
         mma_store_q8(h_order, h, slot, t.row + row, mma_padded(inner), to_float(value));
     }
 };
@@ -351,7 +352,7 @@ template <di_dtype W> struct mma_expert_in {
 template <di_dtype W> struct mma_expert_out {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
-    static constexpr bool STATIC = true, AS_STORED = false, FLOATS = false;
+    static constexpr bool STATIC = true, AS_STORED = false, FLOATS = false, COLUMNS = true;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *x; /* h */
@@ -379,14 +380,12 @@ template <di_dtype W> struct mma_expert_out {
     __device__ int64_t x_row(const mma_tile &t, int32_t column) const { return t.column + column; }
     __device__ int64_t x_octet(const mma_tile &t) const { return t.column / 8; }
     __device__ int64_t x_octets() const { return octets; }
-    __device__ void store(const mma_tile &t, int32_t row, int32_t column, float y) const {
-        if (t.row + row >= t.end || column >= t.columns) return;
-        int64_t place = lists.place[t.column + column];
-        out[place * width + t.row + row] = __float2bfloat16_rn(y);
-    }
     typedef int64_t of_column;
     __device__ of_column column_at(const mma_tile &t, int32_t column) const {
-        return lists.place[t.column + column] * static_cast<int64_t>(width) + t.row;
+        return __ldcg(lists.place + t.column + column) * static_cast<int64_t>(width) + t.row;
+    }
+    __device__ void store(const mma_tile &t, int32_t row, of_column at, float y) const {
+        if (t.row + row < t.end) out[at + row] = __float2bfloat16_rn(y);
     }
     __device__ void store8(const mma_tile &t, int32_t row, of_column at, uint4 y) const {
         mma_store8(out + at + row, t.end - t.row - row, y);

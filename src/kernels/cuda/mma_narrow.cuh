@@ -58,6 +58,7 @@ template <typename Job, int MT> struct mma_narrow {
     struct known {
         mma_tile tile;
         int32_t row[WIDTH]; /* x_row of each column; of the first where there is none */
+        typename Job::of_column by[Job::COLUMNS ? WIDTH : 1]; /* column_at of each */
     };
 
     /* Shared memory: what is known, the rings of the warps, a barrier for each of their pieces, the
@@ -108,8 +109,8 @@ template <typename Job, int MT> struct mma_narrow {
         spans = left / SPAN;
         g = lane_id() / 4, t = lane_id() % 4;
         runs = kept(static_cast<uint32_t>(lane_id()) * 16);
-        scales = kept(mma_format<W>::RUNS +
-                      static_cast<uint32_t>(W == DI_FP4_PAIR ? lane_id() : t / 2));
+        scales =
+            kept(mma_format<W>::RUNS + static_cast<uint32_t>(W == DI_FP4_PAIR ? lane_id() : t / 2));
         far = SCALES && *j.rows.far != 0;
     }
 
@@ -121,7 +122,11 @@ template <typename Job, int MT> struct mma_narrow {
         mma_tile at = job.tile(item, HEIGHT, WIDTH);
         if (lane_id() == 0) k.tile = at;
         int32_t c = lane_id();
-        if (c < WIDTH) k.row[c] = static_cast<int32_t>(job.x_row(at, c < at.columns ? c : 0));
+        if (c < WIDTH) {
+            int32_t there = c < at.columns ? c : 0;
+            k.row[c] = static_cast<int32_t>(job.x_row(at, there));
+            if constexpr (Job::COLUMNS) k.by[c] = job.column_at(at, there);
+        }
     }
 
     /* ---- Copies ---- */
@@ -208,29 +213,39 @@ template <typename Job, int MT> struct mma_narrow {
 
     /* ---- Sums ---- */
 
-    /* The sum of all parts, in their order, of value f of a lane. */
-    static __device__ float joined(const float *sums, int32_t parts, int f, int lane) {
-        float y = sums[f * WARP + lane];
-        for (int32_t p = 1; p < parts; p++) y += sums[(p * SUMS + f) * WARP + lane];
+    /* The sum of all parts, in their order, of value f of a lane. They are loaded at once. */
+    static __device__ __forceinline__ float joined(const float *sums, int32_t parts, int f,
+                                                   int lane) {
+        float part[MMA_PARTS];
+#pragma unroll
+        for (int p = 0; p < MMA_PARTS; p++)
+            part[p] = p < parts ? sums[(p * SUMS + f) * WARP + lane] : 0.0f;
+        float y = part[0];
+#pragma unroll
+        for (int p = 1; p < MMA_PARTS; p++) y = p < parts ? y + part[p] : y;
         return y;
     }
 
-    /* Tile `number`; each time other warps have the most to do. */
-    __device__ void finish(int32_t number, const mma_tile &at) const {
+    /* A tile, by threads of which `thread` is this one's number. */
+    __device__ void finish(const known &k, int32_t thread) const {
         int32_t threads = static_cast<int32_t>(blockDim.x), parts = threads / WARP;
-        int32_t thread = (static_cast<int32_t>(threadIdx.x) + number % parts * WARP) % threads;
+        const mma_tile &at = k.tile;
         if constexpr (Job::SIDES == 1) {
             for (int32_t e = thread; e < at.columns * HEIGHT; e += threads) {
                 int32_t row = e % HEIGHT, column = e / HEIGHT;
                 int f = row / 16 * 4 + row % 16 / 8 * 2 + column % 2;
-                job.store(at, row, column, joined(joint, parts, f, row % 8 * 4 + column / 2));
+                float y = joined(joint, parts, f, row % 8 * 4 + column / 2);
+                if constexpr (Job::COLUMNS)
+                    job.store(at, row, k.by[column], y);
+                else
+                    job.store(at, row, column, y);
             }
         } else { /* a warp a column: lane l has channel l of 32 */
             static_assert(HEIGHT == 32, "the quantiser's block");
             int m = lane_id() / 16, upper = lane_id() / 8 % 2;
             for (int32_t column = thread / WARP; column < at.columns; column += parts) {
                 int i = 2 * upper + column % 2, lane = lane_id() % 8 * 4 + column / 2;
-                job.finish(at, 0, column, joined(joint, parts, 4 * m + i, lane),
+                job.finish(at, 0, column, k.by[column], joined(joint, parts, 4 * m + i, lane),
                            joined(joint, parts, 4 * (MT + m) + i, lane));
             }
         }
@@ -242,6 +257,7 @@ template <typename Job, int MT> struct mma_narrow {
         uint32_t slot;        /* of the ring: the first of the span to be multiplied */
         uint32_t parity;      /* of its barriers' phase */
         uint4 b[UNITS];       /* columns of the span that is next */
+        int32_t turn;         /* of a tile, the warp that begins to finish it */
         int32_t number, span; /* whose columns are loaded next: of the block's tiles; of the part */
         const uint8_t *x;     /* where they are */
     };
@@ -284,14 +300,17 @@ template <typename Job, int MT> struct mma_narrow {
         const known &at = tiles[number % KNOWN];
         float sums[TILES][4] = {};
         int32_t parts = static_cast<int32_t>(blockDim.x) / WARP;
-        if (warp_id() == (number + 1) % parts) look_ahead(number + AHEAD + 1);
+        int32_t mine = warp_id() - s.turn, thread = (mine < 0 ? mine + parts : mine) * WARP;
+        if (mine == (s.turn + 1 < parts ? 1 : 1 - parts)) look_ahead(number + AHEAD + 1);
         for (int32_t span = 0; span < spans; span++) run_span(s, sums);
-        float *mine = joint + warp_id() * SUMS * WARP + lane_id();
+        float *of_mine = joint + warp_id() * SUMS * WARP + lane_id();
         if (number > 0) __syncthreads(); /* the sums before are read */
 #pragma unroll
-        for (int f = 0; f < SUMS; f++) mine[f * WARP] = sums[f / 4][f % 4];
+        for (int f = 0; f < SUMS; f++) of_mine[f * WARP] = sums[f / 4][f % 4];
         __syncthreads(); /* also: one more tile is known */
-        finish(number, at.tile);
+        /* Each time other warps have the most to do. */
+        finish(at, thread + lane_id());
+        s.turn = s.turn + 1 < parts ? s.turn + 1 : 0;
     }
 
     __device__ void make_barriers() const {
