@@ -7,7 +7,8 @@
  * the sums of this one are joined. What a tile needs besides is looked up before its copies begin,
  * by one warp, and kept for all.
  *
- * What is left is instructions: some 2 a weight and lane of FP4, of which 1.5 decode it.
+ * What is left is instructions: of a weight and lane 2.2 of FP4 and 3 of FP8, of which 1.5 and 1.75
+ * decode it.
  */
 #ifndef DI_KERNELS_CUDA_MMA_NARROW_CUH
 #define DI_KERNELS_CUDA_MMA_NARROW_CUH
@@ -35,10 +36,13 @@ template <typename Job, int MT> struct mma_narrow {
     static_assert(MMA_BLOCK % (MMA_STRIP * MT) == 0, "a tile's strips are neighbours");
     static_assert(STEPS > 0 && STEPS % TILES == 0, "the ring ends with a span");
 
-    /* Strips that are copied, waited for and multiplied together: neighbours, whose chunks lie in one
-     * piece. Each copy costs a warp some 50 instructions, and two strips' sums do not wait for each
-     * other. Where nothing is decoded, memory is what is waited for, and copies are small. */
-    static constexpr int PIECE = SCALES && MT % 2 == 0 ? 2 : 1;
+    /* Strips that are copied, waited for and multiplied together: neighbours, whose chunks of one side
+     * lie in one piece. Each copy costs a warp some 40 instructions. Where nothing is decoded, memory
+     * is what is waited for, and copies are small. */
+    static constexpr int PIECE = !SCALES || MT % 2 != 0 ? 1 : W == DI_FP4_PAIR ? TILES : 2;
+    /* And those whose sums do not wait for each other. */
+    static constexpr int PAIR = PIECE > 1 ? 2 : 1;
+    static constexpr int COPIED = PIECE < MT ? PIECE : MT;              /* in a row */
     static constexpr int PIECES = TILES / PIECE, SLOTS = STEPS / PIECE; /* of a span; of the ring */
     static constexpr uint32_t PIECE_BYTES = PIECE * STEP;
 
@@ -154,11 +158,11 @@ template <typename Job, int MT> struct mma_narrow {
         if (c.number >= n_tiles) return;
         __syncwarp();
         if (lane_id() != 0) return;
-        int m = p * PIECE;
-        uint32_t barrier = barriers + slot * 8;
+        uint32_t barrier = barriers + slot * 8, at = ring + slot * PIECE_BYTES;
         barrier_expect(barrier, PIECE_BYTES);
-        copy_bulk(ring + slot * PIECE_BYTES, c.strip[m / MT] + m % MT * STEP, PIECE_BYTES, barrier,
-                  read_once());
+#pragma unroll
+        for (int m = p * PIECE; m < (p + 1) * PIECE; m += COPIED, at += COPIED * STEP)
+            copy_bulk(at, c.strip[m / MT] + m % MT * STEP, COPIED * STEP, barrier, read_once());
     }
 
     /* ---- Products ---- */
@@ -179,29 +183,29 @@ template <typename Job, int MT> struct mma_narrow {
         return load_shared_8(step + scales + (W == DI_FP4_PAIR ? upper * WARP : upper * 4 + 2 * q));
     }
 
-    /* sums += the piece at `piece` of the ring times the columns' span. */
+    /* sums += the pair of steps at `piece` of the ring times the columns' span. */
     template <bool FAR>
     __device__ void multiply(uint32_t piece, const uint4 (&b)[UNITS], float (*sums)[4]) const {
 #pragma unroll
         for (int q = 0; q < GROUPS; q++) {
-            uint4 low[PIECE], high[PIECE];
-            uint32_t by[PIECE] = {}, by8[PIECE] = {};
+            uint4 low[PAIR], high[PAIR];
+            uint32_t by[PAIR] = {}, by8[PAIR] = {};
 #pragma unroll
-            for (int m = 0; m < PIECE; m++) {
+            for (int m = 0; m < PAIR; m++) {
                 uint32_t step = piece + m * STEP;
                 if constexpr (SCALES) by[m] = scale_at(step, q, 0), by8[m] = scale_at(step, q, 1);
                 low[m] = load_shared_128(step + runs + 2 * q * WARP * 16);
                 high[m] = load_shared_128(step + runs + (2 * q + 1) * WARP * 16);
             }
 #pragma unroll
-            for (int m = 0; m < PIECE; m++)
+            for (int m = 0; m < PAIR; m++)
                 if constexpr (SCALES)
                     by[m] = mma_multiplier<W, FAR>(by[m]), by8[m] = mma_multiplier<W, FAR>(by8[m]);
 #pragma unroll
             for (int u = 0; u < GROUP / 32; u++) {
                 int unit = q * (GROUP / 32) + u;
 #pragma unroll
-                for (int m = 0; m < PIECE; m++) {
+                for (int m = 0; m < PAIR; m++) {
                     uint32_t a[8];
                     mma_decode<W, FAR>(low[m], high[m], u, by[m], by8[m], a);
                     mma_bf16(sums[m], a, b[unit].x, b[unit].y);
@@ -253,7 +257,7 @@ template <typename Job, int MT> struct mma_narrow {
 
     /* What runs on from tile to tile. */
     struct stream {
-        cursor next;          /* to be copied: a piece behind the ring's whole length ahead */
+        cursor next;          /* to be copied: what was copied last, the ring's length ahead */
         uint32_t slot;        /* of the ring: the first of the span to be multiplied */
         uint32_t parity;      /* of its barriers' phase */
         uint4 b[UNITS];       /* columns of the span that is next */
@@ -281,15 +285,19 @@ template <typename Job, int MT> struct mma_narrow {
         load_ahead(s); /* before the products: they take as long as it takes */
 #pragma unroll
         for (int p = 0; p < PIECES; p++) {
-            uint32_t slot = s.slot + p, done = p > 0 ? slot - 1 : (slot > 0 ? slot : SLOTS) - 1;
-            /* The piece that was read last gets the one that is SLOTS further. */
-            if ((p + SLOTS - 1) % PIECES == 0) advance(s.next);
-            copy_piece(s.next, (p + SLOTS - 1) % PIECES, done);
+            uint32_t slot = s.slot + p;
             barrier_wait(barriers + slot * 8, s.parity);
-            if (far)
-                multiply<true>(ring + slot * PIECE_BYTES, b, sums + p * PIECE);
-            else
-                multiply<false>(ring + slot * PIECE_BYTES, b, sums + p * PIECE);
+#pragma unroll
+            for (int m = 0; m < PIECE; m += PAIR) {
+                uint32_t steps = ring + slot * PIECE_BYTES + m * STEP;
+                if (far)
+                    multiply<true>(steps, b, sums + p * PIECE + m);
+                else
+                    multiply<false>(steps, b, sums + p * PIECE + m);
+            }
+            /* What was read makes room for what is a ring's length further. */
+            if (p == 0) advance(s.next);
+            copy_piece(s.next, p, slot);
         }
         s.slot += PIECES;
         if (s.slot == SLOTS) s.slot = 0, s.parity ^= 1;
@@ -327,7 +335,7 @@ template <typename Job, int MT> struct mma_narrow {
         stream s = {};
         begin_tile(s.next);
 #pragma unroll
-        for (int i = 0; i < SLOTS - 1; i++) { /* the last one follows before the first is read */
+        for (int i = 0; i < SLOTS; i++) {
             if (i > 0 && i % PIECES == 0) advance(s.next);
             copy_piece(s.next, i % PIECES, i);
         }
