@@ -36,6 +36,9 @@ static scene block_scene(check *c, int32_t max_length, int32_t block) {
  * candidate mode, with keys of the release's width that lie as its keys do. */
 static bool is_long(const check *c) { return !c->bench && c->round > 0 && c->round % 5 == 0; }
 
+/* Rounds whose pages are as the release's: pieces of 16 bytes lie at such addresses. */
+static bool has_whole_pages(const check *c) { return c->bench || is_long(c) || c->round % 2 == 1; }
+
 static scene long_scene(check *c) {
     scene s = {.layout = {.n_slots = c->round % 15 == 5 ? 2 : 1, .length = {33500, 300}}};
     kc_layout *l = &s.layout;
@@ -93,8 +96,7 @@ static pages random_pages(check *c, int32_t n_slots, int32_t tokens, int32_t rat
     uint32_t codes = lead, scales = codes + (uint32_t)(entries * d / 2);
     uint32_t keys = scales + (uint32_t)(entries * d / 16);
     uint32_t key_scales = keys + (uint32_t)(entries * di / 2);
-    bool aligned = c->bench || tokens > 4096; /* as those of a long_scene should be */
-    uint64_t page = key_scales + (uint64_t)(entries * di / 32) + (aligned ? 0 : 7);
+    uint64_t page = key_scales + (uint64_t)(entries * di / 32) + (has_whole_pages(c) ? 0 : 7);
     if (n > 4096) abort();
     uint8_t *pool = malloc((size_t)(page * (uint64_t)n));
     if (pool == NULL) abort();
@@ -512,11 +514,11 @@ void kc_check_index_select(check *c) {
     bool is_far = is_long(c);
     scene s = is_far ? long_scene(c) : random_scene(c, 400, 8000);
     int32_t ratio = is_far ? 1 : ratios[c->round % 3], heads = kc_pick(c, 1, 8, 32),
-            di = is_far ? 128 : kc_pick_step(c, 32, 96, 32, 128);
+            di = has_whole_pages(c) ? 128 : kc_pick_step(c, 32, 96, 32, 128);
     int32_t rank = kc_pick_step(c, 32, 96, 32, 320), width = kc_pick(c, 32, 160, 5120),
             rows = s.rows;
     int32_t top_k = kc_pick(c, 1, 60, 512), dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0);
-    int32_t blocks = kc_pick(c, 1, 12, 256), size = kc_pick(c, 1, 8, 8);
+    int32_t blocks = kc_pick(c, 1, 12, 256), size = has_whole_pages(c) ? 8 : kc_pick(c, 1, 8, 8);
     di_candidate_mode mode = c->bench ? DI_CANDIDATES_NONE : (di_candidate_mode)(c->round / 3 % 3);
     int32_t tokens = c->bench ? 8100 : is_far ? s.layout.length[0] + 2 : 450;
     pages p = random_pages(c, s.layout.n_slots, tokens, ratio, 32, di);
