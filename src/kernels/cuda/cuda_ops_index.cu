@@ -342,7 +342,8 @@ static index_pass pass_of(const di_stream *s, const di_index_select_args *args, 
         most = (listed < args->top_blocks ? listed : args->top_blocks) * size;
     }
     pass.stride = whole_chunks(most);
-    pass.n_chunks = n_rows * ((pass.stride + pass.block_stride) / CHUNK_KEYS);
+    if (pass.stride > WHOLE_LIST)
+        pass.n_chunks = n_rows * ((pass.stride + pass.block_stride) / CHUNK_KEYS);
     return pass;
 }
 
@@ -355,10 +356,9 @@ static uint64_t take_pass(di_stream *s, index_pass *p) {
     int64_t rows = p->n_rows, lists = p->lists;
     return take_part(s, &p->queries, rows) + take_part(s, &p->keys, rows * p->stride) +
            take_part(s, &p->block_keys, rows * p->block_stride) +
-           take_part(s, &p->bins, lists * BINS) + take_part(s, &p->low, lists * LOW) +
-           take_part(s, &p->found, lists) + take_part(s, &p->counts, CHUNK_COUNTS * p->n_chunks) +
-           take_part(s, &p->done, rows) + take_part(s, &p->strips, rows + 1) +
-           take_part(s, &p->chunks, lists + 1);
+           take_part(s, &p->bins, lists * BINS) + take_part(s, &p->done, lists) +
+           take_part(s, &p->hits, p->n_chunks * (CHUNK_KEYS / 8)) +
+           take_part(s, &p->n_hits, p->n_chunks);
 }
 
 /* As many rows as there is memory for. */
@@ -378,8 +378,9 @@ static void run_pass(di_stream *s, const di_index_select_args *args, const index
                      di_ptr q, di_ptr weights) {
     uint32_t rows = static_cast<uint32_t>(pass.n_rows);
     uint32_t all = 2 * static_cast<uint32_t>(s->n_processors);
-    cuda_launch_early(s, "index queries", rows * ROW_PARTS + 1, INDEX_THREADS, 0,
-                      index_prepare_kernel, *args, pass, cuda_at<const __nv_bfloat16>(q),
+    CUDA_REQUIRE(all <= MOST_BLOCKS);
+    cuda_launch_early(s, "index queries", rows * ROW_PARTS, INDEX_THREADS, 0, index_prepare_kernel,
+                      *args, pass, cuda_at<const __nv_bfloat16>(q),
                       cuda_at<const __nv_bfloat16>(weights),
                       weight_scale(args->pages.di, args->n_heads));
     if (is_aligned(&args->pages))
@@ -392,8 +393,7 @@ static void run_pass(di_stream *s, const di_index_select_args *args, const index
     if (args->candidate_mode == DI_CANDIDATES_SOURCE)
         cuda_launch_early(s, "index blocks", all, INDEX_THREADS, 0, index_blocks_kernel, *args,
                           pass);
-    cuda_launch_early(s, "index counts", all, INDEX_THREADS, 0, index_count_kernel, *args, pass);
-    cuda_launch_early(s, "index picks", all, INDEX_THREADS, 0, index_write_kernel, *args, pass);
+    cuda_launch_early(s, "index picks", all, INDEX_THREADS, 0, index_pick_kernel, *args, pass);
 }
 
 static void select_streamed(di_stream *s, const di_index_select_args *args) {

@@ -1,4 +1,4 @@
-/* The best of the keys that index_score.cuh made, of lists that it has not picked from: blocks, counts,
+/* The best of the keys that index_score.cuh made, of lists that it has not picked from: blocks,
  * then picks in increasing number. */
 #ifndef DI_KERNELS_CUDA_INDEX_PICK_CUH
 #define DI_KERNELS_CUDA_INDEX_PICK_CUH
@@ -18,7 +18,8 @@ __launch_bounds__(INDEX_THREADS) void index_blocks_kernel(di_index_select_args a
     let_kernels_begin();
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS) bins[i] = 0;
     await_kernels_before();
-    index_share share = take_share(pass.chunks, pass.lists, pass.n_rows, PARTS, starts);
+    plan_chunks(args, pass, starts);
+    index_share share = take_share(starts, pass.lists, pass.n_rows, PARTS);
     for (int32_t list = share.list; share.begin < share.end; list++) {
         int32_t r = list - pass.n_rows, visible = visible_entries(args, pass.first + r);
         int32_t n = ceil_div(visible, args.block_size), first = starts[list] * PARTS;
@@ -27,8 +28,9 @@ __launch_bounds__(INDEX_THREADS) void index_blocks_kernel(di_index_select_args a
         if (end <= share.begin) continue;
         for (int32_t part = share.begin; part < end; part++) {
             int32_t b = (part - first) * PART + static_cast<int32_t>(threadIdx.x);
-            if (b >= n) continue;
-            uint32_t key = block_key(pass.keys + r * pass.stride, b, args.block_size, visible);
+            if (b >= ceil_div(n, 8) * 8) continue; /* keys are read by eights */
+            uint32_t key = 0;
+            if (b < n) key = block_key(pass.keys + r * pass.stride, b, args.block_size, visible);
             pass.block_keys[r * pass.block_stride + b] = static_cast<uint16_t>(key);
             if (key != 0) atomicAdd(&bins[key / LOW], 1u);
         }
@@ -39,113 +41,192 @@ __launch_bounds__(INDEX_THREADS) void index_blocks_kernel(di_index_select_args a
     }
 }
 
-/* ---- Counts ---- */
+/* ---- Hits: eights of keys that have one of the last bin or above it, few of many ---- */
 
-static __global__
-__launch_bounds__(INDEX_THREADS) void index_count_kernel(di_index_select_args args,
-                                                         index_pass pass) {
-    __shared__ int32_t starts[2 * INDEX_ROWS + 1], lows[INDEX_WARPS][LOW];
-    int32_t lane = lane_id(), *low = lows[warp_id()];
-    begin_early();
-    index_share share = take_share(pass.chunks, pass.lists, 0, 1, starts);
-    for (int32_t list = share.list; share.begin < share.end; list++) {
-        int32_t end = starts[list + 1] < share.end ? starts[list + 1] : share.end;
-        if (end <= share.begin) continue;
-        int32_t size = list_size(args, pass, list), first = starts[list];
-        int32_t each = list_chunk(pass, list, size), c = share.begin + warp_id();
-        const uint16_t *keys = list_keys(pass, list);
-        int32_t at = (c - first) * each, stop = c < end ? min(size, at + each) : 0;
-        chunk_part part = load_part(keys, at, stop); /* on its way while the bin is found */
-        int2 found = find_bin(pass.bins + list * BINS, list_k(args, pass, list));
-        for (; c < end; c += INDEX_WARPS) {
-            int32_t above = 0;
-            if (lane < LOW) low[lane] = 0;
-            __syncwarp();
-            while (at < stop) {
-                above += count_part(part, at, stop, found.x, low);
-                at += KEYS_LOADED;
-                if (at >= stop) { /* the next chunk of this warp */
-                    int32_t next = c + INDEX_WARPS;
-                    at = (next - first) * each;
-                    int32_t until = next < end ? min(size, at + each) : 0;
-                    part = load_part(keys, at, until);
-                    stop = until;
-                    break;
-                }
-                part = load_part(keys, at, stop);
-            }
-            above = warp_sum(above);
-            __syncwarp();
-            if (lane == 0) pass.counts[c] = above;
-            if (lane < LOW) {
-                pass.counts[(1 + lane) * pass.n_chunks + c] = low[lane];
-                if (low[lane] != 0) atomicAdd(&pass.low[list * LOW + lane], low[lane]);
-            }
-            __syncwarp();
+/* Of a list the eights begin .. end - 1: those that are hits go to `out` in order. Returns how
+ * many. All threads, after a barrier. */
+static __device__ int32_t collect_hits(const uint16_t *keys, int32_t begin, int32_t end,
+                                       uint32_t least, int32_t *out) {
+    const int EACH = 4;
+    int32_t n = 0;
+    for (; begin < end; begin += EACH * INDEX_THREADS) {
+        uint4 v[EACH];
+        uint32_t lanes[EACH];
+        int32_t first = begin + EACH * WARP * warp_id(), mine = 0, all;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int32_t eight = first + WARP * i + lane_id();
+            v[i] = make_uint4(0, 0, 0, 0);
+            if (eight < end) v[i] = reinterpret_cast<const uint4 *>(keys)[eight];
         }
-        if (share.begin == first && threadIdx.x == 0) pass.found[list] = found;
-        share.begin = end;
-    }
-}
-
-/* ---- Picks ---- */
-
-/* A chunk's keys that are larger than the last one taken, and equal to it. All counts are loaded,
- * wanted or not: so they are under way together. */
-static __device__ __forceinline__ int2 chunk_picks(const index_pass &pass, const pick_rule &rule,
-                                                   int32_t chunk) {
-    int2 n = make_int2(pass.counts[chunk], 0);
-    int32_t lows[LOW];
-    if (rule.low < 0) return n;
 #pragma unroll
-    for (int i = 0; i < LOW; i++) lows[i] = pass.counts[(1 + i) * pass.n_chunks + chunk];
+        for (int i = 0; i < EACH; i++) {
+            lanes[i] = __ballot_sync(ALL_LANES, is_hit(v[i], least));
+            mine += __popc(lanes[i]);
+        }
+        int32_t at = n + sum_before(lane_id() == 0 ? mine : 0, &all);
+        at = __shfl_sync(ALL_LANES, at, 0);
 #pragma unroll
-    for (int i = 0; i < LOW; i++) {
-        n.x += i > rule.low ? lows[i] : 0;
-        n.y += i == rule.low ? lows[i] : 0;
+        for (int i = 0; i < EACH; i++) {
+            uint32_t before = lanes[i] & ((1u << lane_id()) - 1);
+            if ((lanes[i] >> lane_id() & 1u) != 0)
+                out[at + __popc(before)] = first + WARP * i + lane_id();
+            at += __popc(lanes[i]);
+        }
+        n += all;
     }
     return n;
 }
 
-/* A warp a chunk; a round of the block is INDEX_WARPS chunks. */
-static __global__
-__launch_bounds__(INDEX_THREADS) void index_write_kernel(di_index_select_args args,
-                                                         index_pass pass) {
+/* ---- Picks of a list from its hits, by one block ---- */
+
+static constexpr int MOST_BLOCKS = 2 * INDEX_THREADS; /* of a grid */
+static constexpr int HITS = 6 * INDEX_THREADS;        /* of a turn */
+static constexpr int WARP_HITS = HITS / INDEX_WARPS;
+
+typedef struct hit_memory {
+    uint4 keys[HITS];
+    int32_t eights[HITS];
+    int32_t starts[MOST_BLOCKS + 1]; /* of the hits that each block found */
+    int32_t low[LOW], above;
+    int2 picks[INDEX_WARPS];
+} hit_memory;
+
+/* A list whose hits are there: its chunks, those of all lists, and where hits and keys lie. */
+typedef struct hit_list {
+    int32_t first, last, each, all; /* its chunks first .. last - 1 of `all`, of so many keys */
+    const uint16_t *keys;
+    const int32_t *hits; /* those of a block from the place of its first eight on */
+} hit_list;
+static __device__ __forceinline__ int32_t block_chunk(const hit_list &list, int32_t block) {
+    return min(list.last, max(list.first, share_begin(0, list.all, block)));
+}
+
+/* Where the hits of all blocks begin; returns their number. n: by the first chunk of a block. */
+static __device__ int32_t sum_hits(const hit_list &list, const int32_t *n, int32_t *starts) {
+    int32_t base = 0, sum;
+    for (int32_t turn = 0; turn < MOST_BLOCKS; turn += INDEX_THREADS) {
+        int32_t b = turn + static_cast<int32_t>(threadIdx.x), mine = 0;
+        if (b < static_cast<int32_t>(gridDim.x) && block_chunk(list, b) < block_chunk(list, b + 1))
+            mine = n[block_chunk(list, b)];
+        int32_t before = sum_before(mine, &sum);
+        starts[b] = base + before;
+        base += sum;
+    }
+    return base;
+}
+
+/* Hits from `base` on, n of them, into shared memory; there is a barrier before and after. */
+static __device__ void load_hits(const hit_list &list, int32_t base, int32_t n, hit_memory *m) {
+    int32_t eights[HITS / INDEX_THREADS], x = static_cast<int32_t>(threadIdx.x);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < HITS / INDEX_THREADS; i++) {
+        int32_t hit = base + i * INDEX_THREADS + x;
+        int32_t low = 0, high = MOST_BLOCKS - 1; /* the last block that begins at or before it */
+        if (i * INDEX_THREADS + x >= n) continue;
+        while (low < high) {
+            int32_t middle = (low + high + 1) / 2;
+            if (m->starts[middle] <= hit)
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        int32_t begin = (block_chunk(list, low) - list.first) * (list.each / 8);
+        eights[i] = list.hits[begin + hit - m->starts[low]];
+    }
+#pragma unroll
+    for (int i = 0; i < HITS / INDEX_THREADS; i++) {
+        int32_t to = i * INDEX_THREADS + x;
+        if (to >= n) continue;
+        m->eights[to] = eights[i];
+        m->keys[to] = reinterpret_cast<const uint4 *>(list.keys)[eights[i]];
+    }
+    __syncthreads();
+}
+
+/* Keys of an eight that are larger than the last one taken, and equal to it. */
+static __device__ __forceinline__ int2 count_picks(uint4 keys, const pick_rule &rule) {
+    uint32_t key[8];
+    int2 n = make_int2(0, 0);
+    split_keys(keys, key);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        n.x += key[i] > rule.last;
+        n.y += key[i] == rule.last && rule.low >= 0;
+    }
+    return n;
+}
+
+/* Writes what hits in shared memory, n of them, add to a list; `before`: what stands before them.
+ * Returns that with theirs. */
+static __device__ int2 write_hits(const pick_rule &rule, const pick_list &to, hit_memory *m,
+                                  int32_t n, int2 before) {
+    int32_t first = warp_id() * WARP_HITS, end = min(n, first + WARP_HITS);
+    int2 mine = make_int2(0, 0), mine_before = before;
+    for (int32_t i = first + lane_id(); i < end; i += WARP) {
+        int2 here = count_picks(m->keys[i], rule);
+        mine.x += here.x, mine.y += here.y;
+    }
+    mine.x = warp_sum(mine.x), mine.y = warp_sum(mine.y);
+    if (lane_id() == 0) m->picks[warp_id()] = mine;
+    __syncthreads();
+    for (int i = 0; i < INDEX_WARPS; i++) {
+        int2 of = m->picks[i];
+        if (i < warp_id()) mine_before.x += of.x, mine_before.y += of.y;
+        before.x += of.x, before.y += of.y;
+    }
+    for (; first < end; first += WARP) {
+        int32_t i = first + lane_id();
+        uint4 keys = i < end ? m->keys[i] : make_uint4(0, 0, 0, 0);
+        mine_before = write_keys(rule, to, keys, i < end ? 8 * m->eights[i] : 0, mine_before);
+    }
+    __syncthreads();
+    return before;
+}
+
+/* All threads of a block, before and after a barrier. n: how many hits blocks found. */
+static __device__ void pick_hits(const hit_list &list, const int32_t *n, int2 found,
+                                 const pick_list &to, hit_memory *m) {
+    int32_t x = static_cast<int32_t>(threadIdx.x), all = sum_hits(list, n, m->starts);
+    int2 before = make_int2(0, 0);
+    if (x < LOW) m->low[x] = 0;
+    for (int32_t base = 0; base < all; base += HITS) {
+        load_hits(list, base, min(HITS, all - base), m);
+        for (int32_t i = x; i < min(HITS, all - base); i += INDEX_THREADS)
+            (void)count_keys(m->keys[i], found.x, m->low);
+    }
+    __syncthreads();
+    pick_rule rule = rule_of(found, m->low);
+    for (int32_t base = 0; base < all; base += HITS) {
+        if (all > HITS) load_hits(list, base, min(HITS, all - base), m);
+        before = write_hits(rule, to, m, min(HITS, all - base), before);
+    }
+}
+
+/* Every block looks for hits in its share of all long lists; the last one that does so in a list
+ * picks from them. */
+static __global__ __launch_bounds__(INDEX_THREADS) void index_pick_kernel(di_index_select_args args,
+                                                                          index_pass pass) {
     __shared__ int32_t starts[2 * INDEX_ROWS + 1];
-    __shared__ int2 round_picks[INDEX_WARPS];
+    __shared__ hit_memory memory;
     begin_early();
-    index_share share = take_share(pass.chunks, pass.lists, 0, 1, starts);
-    for (int32_t list = share.list; share.begin < share.end; list++) {
-        int32_t end = starts[list + 1] < share.end ? starts[list + 1] : share.end;
+    plan_chunks(args, pass, starts);
+    index_share share = take_share(starts, pass.lists, 0, 1);
+    for (int32_t i = share.list; share.begin < share.end; i++) {
+        int32_t first = starts[i], last = starts[i + 1], end = min(last, share.end);
         if (end <= share.begin) continue;
-        int32_t size = list_size(args, pass, list), first = starts[list];
-        int32_t each = list_chunk(pass, list, size);
-        const uint16_t *keys = list_keys(pass, list);
-        pick_list to = picks_of(args, pass, list);
-        pick_rule rule = rule_of(pass.found[list], pass.low + list * LOW);
-        int2 before = make_int2(0, 0), mine = make_int2(0, 0);
-        for (int32_t c = first + static_cast<int32_t>(threadIdx.x); c < share.begin;
-             c += INDEX_THREADS) {
-            int2 n = chunk_picks(pass, rule, c);
-            mine.x += n.x, mine.y += n.y;
-        }
-        (void)sum_before(mine.x, &before.x);
-        (void)sum_before(mine.y, &before.y);
-        for (int32_t round = share.begin; round < end; round += INDEX_WARPS) {
-            int32_t c = round + warp_id();
-            int2 n = c < end ? chunk_picks(pass, rule, c) : make_int2(0, 0), mine_before = before;
-            __syncthreads();
-            if (lane_id() == 0) round_picks[warp_id()] = n;
-            __syncthreads();
-            for (int i = 0; i < INDEX_WARPS; i++) {
-                if (i < warp_id())
-                    mine_before.x += round_picks[i].x, mine_before.y += round_picks[i].y;
-                before.x += round_picks[i].x, before.y += round_picks[i].y;
-            }
-            bool some = n.x > 0 || (n.y > 0 && mine_before.y < rule.ties);
-            int32_t at = (c - first) * each;
-            if (some) write_chunk(rule, to, keys, at, min(size, at + each), mine_before);
-        }
+        int32_t size = list_size(args, pass, i), each = list_chunk(pass, i, size);
+        hit_list list =
+            {first, last, each, starts[pass.lists], list_keys(pass, i), list_hits(pass, i)};
+        int32_t begin = (share.begin - first) * (each / 8);
+        int32_t stop = min(ceil_div(size, 8), (end - first) * (each / 8));
+        int2 found = find_bin(pass.bins + i * BINS, list_k(args, pass, i));
+        int32_t n =
+            collect_hits(list.keys, begin, stop, least_key(found), list_hits(pass, i) + begin);
+        if (threadIdx.x == 0) pass.n_hits[share.begin] = n;
+        if (is_last_of_row(pass.done + i, end - share.begin, last - first))
+            pick_hits(list, pass.n_hits, found, picks_of(args, pass, i), &memory);
         share.begin = end;
     }
 }

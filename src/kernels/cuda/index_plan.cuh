@@ -3,18 +3,19 @@
  * Scores are bf16, so an entry is a key of 16 bits (half_key): larger for larger scores, 0 for what
  * is never taken. Keys stay in device memory, two bytes an entry. The k-th largest is found by its
  * upper 12 bits from counts made while scoring, then by its lower 4; integers are added by atomics,
- * whose order changes nothing. Each list is then gone through once more in order.
+ * whose order changes nothing. Each list is then gone through once more in order: what has a key of
+ * the k-th's upper bits, or above, is little.
  *
  * Lists. List r < n_rows has the entries that row r looks at, in increasing number: all visible
  * ones, or (DI_CANDIDATES_USE) those of the published blocks. List n_rows + r, where there is one
  * (SOURCE), has row r's blocks.
  *
- * Rows with short lists end there: the block of threads that scores the last of a row's entries picks
- * from all of them, and from the row's blocks.
+ * Rows with short lists end there: the block of threads that scores the last of a row's entries
+ * picks from all of them, and from the row's blocks.
  *
- * Work. How long lists are is known to the device alone. A grid fills the device once; each block of
- * threads takes an equal share of all pieces, which lie side by side: strips of entries for the
- * scores, chunks of keys afterwards. Where pieces of a list begin is written by plan_block.
+ * Work. How long lists are is known to the device alone. A grid fills the device once; each block
+ * of threads takes an equal share of all pieces, which lie side by side: strips of entries for the
+ * scores, chunks of keys afterwards. Where pieces of a list begin each block sums up by itself.
  */
 #ifndef DI_KERNELS_CUDA_INDEX_PLAN_CUH
 #define DI_KERNELS_CUDA_INDEX_PLAN_CUH
@@ -26,13 +27,12 @@ static constexpr int INDEX_WARPS = 8, INDEX_THREADS = INDEX_WARPS * WARP;
 static constexpr int INDEX_ROWS = 1024; /* rows of one pass at most */
 static constexpr int INDEX_HEADS = 32;  /* heads, and their width, in the queries' own layout: */
 static constexpr int INDEX_DIM = 128;   /* what is missing is zero */
-static constexpr int STRIP = 64;        /* entries that a warpgroup scores at once */
-static constexpr int CHUNK_KEYS = 512;  /* keys that a warp counts, or writes, at once: */
-static constexpr int LONG_CHUNK = 2048; /* of long lists, so that there are not too many chunks */
+static constexpr int STRIP = 128;       /* entries that a warpgroup scores at once */
+static constexpr int CHUNK_KEYS = 512;  /* keys of a chunk, in lists that are cut into them; */
+static constexpr int LONG_CHUNK = 2048; /* of long ones, so that there are not too many */
 static constexpr int LONG_LIST = 65536;
 static constexpr int WHOLE_LIST = 32768;    /* entries of rows that are not cut into chunks */
 static constexpr int BINS = 4096, LOW = 16; /* values of a key's upper and lower bits */
-static constexpr int CHUNK_COUNTS = LOW + 1;
 
 /* A row's queries as index_score.cuh multiplies them. */
 typedef struct index_query {
@@ -48,17 +48,26 @@ typedef struct index_pass {
     uint16_t *keys, *block_keys;  /* [n_rows][stride], [n_rows][block_stride] */
     int64_t stride, block_stride; /* multiples of CHUNK_KEYS */
     int32_t *bins;                /* [lists][BINS] */
-    int32_t *low;                 /* [lists][LOW]: of the k-th's upper bits */
-    int2 *found;      /* [lists]: those bits, -1 for fewer than k; how many are missing */
-    int32_t *counts;  /* [CHUNK_COUNTS][n_chunks]: above, then by lower bits */
-    int64_t n_chunks; /* room for */
-    int32_t *done;    /* [n_rows]: strips that have been scored */
-    int32_t *strips;  /* [n_rows + 1]: a row's first strip */
-    int32_t *chunks;  /* [lists + 1]: a list's first chunk */
+    int32_t *done;   /* [lists]: pieces that are dealt with: strips of whole lists, else chunks */
+    int32_t *hits;   /* [n_rows][stride / 8], then [n_rows][block_stride / 8]: index_pick.cuh */
+    int32_t *n_hits; /* [n_chunks] */
+    int64_t n_chunks;
     int32_t first, n_rows, lists;
 } index_pass;
 
-static __device__ __forceinline__ uint32_t half_key(float x) { return score_key(x) >> 16; }
+/* The bits of a(x), in the lower half. */
+static __device__ __forceinline__ uint32_t bf16_bits(float x) {
+    uint32_t pair; /* one of two values is as quick as this should be, and one of one is not */
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(x));
+    return pair;
+}
+static constexpr uint32_t MOST_KEY = 0xFF80u; /* of infinity */
+/* The upper half of score_key of the bf16 value of these bits. */
+static __device__ __forceinline__ uint32_t half_key(uint32_t bits) {
+    uint32_t key = bits ^ ((bits & 0x8000u) != 0 ? 0xFFFFu : 0x8000u);
+    key += key == 0x7FFFu;                            /* -0 */
+    return key - 0x80u <= MOST_KEY - 0x80u ? key : 0; /* -inf is 0x7F, NaNs lie outside */
+}
 
 static __device__ __forceinline__ int32_t visible_entries(const di_index_select_args &args,
                                                           int64_t t) {
@@ -81,7 +90,8 @@ static __device__ __forceinline__ int32_t list_size(const di_index_select_args &
     return (blocks < args.top_blocks ? blocks : args.top_blocks) * args.block_size;
 }
 
-/* Whether a list is that of a row, or of its blocks, which is picked from at once (index_whole.cuh). */
+/* Whether a list is that of a row, or of its blocks, which is picked from at once
+ * (index_whole.cuh). */
 static __device__ __forceinline__ bool is_whole(const di_index_select_args &args,
                                                 const index_pass &pass, int32_t list) {
     return list_size(args, pass, list < pass.n_rows ? list : list - pass.n_rows) <= WHOLE_LIST;
@@ -96,6 +106,12 @@ static __device__ __forceinline__ int32_t list_chunk(const index_pass &pass, int
 static __device__ __forceinline__ const uint16_t *list_keys(const index_pass &pass, int32_t list) {
     return list < pass.n_rows ? pass.keys + list * pass.stride
                               : pass.block_keys + (list - pass.n_rows) * pass.block_stride;
+}
+
+static __device__ __forceinline__ int32_t *list_hits(const index_pass &pass, int32_t list) {
+    return list < pass.n_rows ? pass.hits + list * (pass.stride / 8)
+                              : pass.hits + pass.n_rows * (pass.stride / 8) +
+                                    (list - pass.n_rows) * (pass.block_stride / 8);
 }
 
 static __device__ __forceinline__ int32_t list_k(const di_index_select_args &args,
@@ -143,12 +159,19 @@ static __device__ int32_t plan_lists(const di_index_select_args &args, const ind
     return base;
 }
 
-/* Everything that says who does what, by one block. */
-static __device__ void plan_block(const di_index_select_args &args, const index_pass &pass) {
-    plan_lists(args, pass, 0, pass.n_rows, true, 0, pass.strips);
-    int32_t chunks = plan_lists(args, pass, 0, pass.n_rows, false, 0, pass.chunks);
+/* A row's first strip, [n_rows + 1]; a list's first chunk, [lists + 1]. In shared memory, by a
+ * block; there is a barrier in the end. */
+static __device__ void plan_strips(const di_index_select_args &args, const index_pass &pass,
+                                   int32_t *starts) {
+    plan_lists(args, pass, 0, pass.n_rows, true, 0, starts);
+    __syncthreads();
+}
+static __device__ void plan_chunks(const di_index_select_args &args, const index_pass &pass,
+                                   int32_t *starts) {
+    int32_t chunks = plan_lists(args, pass, 0, pass.n_rows, false, 0, starts);
     if (pass.lists > pass.n_rows)
-        plan_lists(args, pass, pass.n_rows, pass.n_rows, false, chunks, pass.chunks + pass.n_rows);
+        plan_lists(args, pass, pass.n_rows, pass.n_rows, false, chunks, starts + pass.n_rows);
+    __syncthreads();
 }
 
 /* ---- A block's share ---- */
@@ -158,21 +181,23 @@ typedef struct index_share {
     int32_t begin, end, list;
 } index_share;
 
-/* copy: starts in shared memory, [n + 1]. from, to: the pieces that are shared out. */
+/* Where a block's share of `all` pieces from `from` on begins. */
+static __device__ __forceinline__ int32_t share_begin(int64_t from, int64_t all, int64_t block) {
+    return static_cast<int32_t>(from + all * block / gridDim.x);
+}
+
+/* Of the pieces of lists list_from .. n - 1, each of them `scale` that are shared out. */
 static __device__ index_share take_share(const int32_t *starts, int32_t n, int32_t list_from,
-                                         int32_t scale, int32_t *copy) {
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i <= n; i += INDEX_THREADS)
-        copy[i] = starts[i];
-    __syncthreads();
-    int64_t from = static_cast<int64_t>(copy[list_from]) * scale;
-    int64_t all = static_cast<int64_t>(copy[n]) * scale - from;
+                                         int32_t scale) {
+    int64_t from = static_cast<int64_t>(starts[list_from]) * scale;
+    int64_t all = static_cast<int64_t>(starts[n]) * scale - from;
     index_share share;
-    share.begin = static_cast<int32_t>(from + all * blockIdx.x / gridDim.x);
-    share.end = static_cast<int32_t>(from + all * (blockIdx.x + 1) / gridDim.x);
+    share.begin = share_begin(from, all, blockIdx.x);
+    share.end = share_begin(from, all, blockIdx.x + 1);
     int32_t low = list_from, high = n - 1, piece = share.begin / scale;
     while (low < high) { /* the last list that begins at or before the piece */
         int32_t middle = (low + high + 1) / 2;
-        if (copy[middle] <= piece)
+        if (starts[middle] <= piece)
             low = middle;
         else
             high = middle - 1;

@@ -1,5 +1,5 @@
-/* The indexer's queries under `release`, as index_score.cuh multiplies them, and the other things that
- * a pass begins with: one kernel.
+/* The indexer's queries under `release`, as index_score.cuh multiplies them, and what else a
+ * pass begins with: one kernel.
  *
  * Scales. A head's queries are kept as E4M3 codes of q 2^(6 - largest scale of the head), which are
  * exact while its scales lie within 2^14 of each other; a head whose do not has its blocks' factors
@@ -88,9 +88,8 @@ static __device__ __forceinline__ void clear_row(const di_index_select_args &arg
     for (int32_t list = r; list < pass.lists; list += pass.n_rows) {
         int4 *bins = reinterpret_cast<int4 *>(pass.bins + list * BINS);
         for (int32_t i = x; i < BINS / 4; i += step) bins[i] = make_int4(0, 0, 0, 0);
-        if (x < LOW) pass.low[list * LOW + x] = 0;
+        if (x == 0) pass.done[list] = 0;
     }
-    if (x == 0) pass.done[r] = 0;
     if (!live) return;
     for (int32_t i = x; i < args.top_k; i += step)
         cuda_at<int32_t>(args.picks)[t * args.top_k + i] = -1;
@@ -99,20 +98,18 @@ static __device__ __forceinline__ void clear_row(const di_index_select_args &arg
             cuda_at<int32_t>(args.candidates)[t * args.top_blocks + i] = -1;
 }
 
-/* Block 0 makes the plan, the others rows' queries, weights, empty lists and counts. q: [..][heads *
- * di], weights: [..][heads], raw. */
+/* Rows' queries, weights, empty lists and counts. q: [..][heads * di], weights: [..][heads], raw.
+ * What is here before the products may be read by the next kernel early: it begins only when they
+ * are done. */
 static __global__ __launch_bounds__(INDEX_THREADS) void index_prepare_kernel(
     di_index_select_args args, index_pass pass, const __nv_bfloat16 *q,
     const __nv_bfloat16 *weights, float scale) {
     __shared__ float2 angles[INDEX_DIM / 2];
-    int32_t at = static_cast<int32_t>(blockIdx.x) - 1, x = static_cast<int32_t>(threadIdx.x);
-    begin_early();
-    if (at < 0) {
-        plan_block(args, pass);
-        return;
-    }
+    int32_t at = static_cast<int32_t>(blockIdx.x), x = static_cast<int32_t>(threadIdx.x);
     int32_t r = at / ROW_PARTS, part = at % ROW_PARTS, head = part * INDEX_WARPS + warp_id();
     int64_t t = pass.first + r;
+    await_kernels_before();
+    let_kernels_begin();
     head_values values = load_head(args, q + t * args.n_heads * args.pages.di, head);
     float w = head < args.n_heads ? to_float(weights[t * args.n_heads + head]) : 0.0f;
     int32_t pos = cuda_at<const int32_t>(args.batch.pos)[t];

@@ -1,18 +1,21 @@
-/* Index scores under `release`, on the matrix units: keys are decoded in registers and never stored.
+/* Index scores under `release`, on the matrix units: keys are decoded in registers and never
+ * stored.
  *
- * A warpgroup takes 64 entries at a time against all heads, a warp 16 of them. Keys and queries are
- * both e2m1 codes with a scale for 32 values, and one product by wgmma is over 32 values: with codes
- * as E4M3 its sums are exact (multiples of 1/4 below 1153, times a power of two), so it does not
- * matter how the matrix unit adds them. The four sums of an entry and a head are then multiplied
- * with their scales and added in float32, in order.
+ * A warpgroup takes strips of 128 entries against all heads, a warp 32 of them, in two tiles of 16:
+ * what goes with addresses and scores is done once for both. Keys and queries are both e2m1 codes
+ * with a scale for 32 values, and one product by wgmma is over 32 values: with codes as E4M3 its
+ * sums are exact (multiples of 1/4 below 1153, times a power of two), so it does not matter how the
+ * matrix unit adds them. The four sums of an entry and a head are then multiplied with their scales
+ * and added in float32, in order.
  *
  * Scales. Those of queries are in their codes and in the weights (index_query.cuh). A key's scale
  * 2^-127 counts as 0; the quantiser's smallest is 2^-126.
  *
- * Places. Lane 4 g + t of a warp has entries g and g + 8. Of the 32 values of a block it takes 8 t ..
- * 8 t + 7, which are one word: even ones as the codes 4 t .. 4 t + 3 of an instruction, odd ones as
- * 16 + 4 t ... Queries stand alike. Code c (its low three bits) shifted to the left by two is E4M3's
- * of the value 2^-6 too small, subnormal or not; 2^6 of the queries makes up for it.
+ * Places. Lane 4 g + t of a warp has entries g and g + 8 of a tile. Of the 32 values of a block it
+ * takes 8 t .. 8 t + 7, which are one word: even ones as the codes 4 t .. 4 t + 3 of an
+ * instruction, odd ones as 16 + 4 t ... Queries stand alike. Code c (its low three bits) shifted to
+ * the left by two is E4M3's of the value 2^-6 too small, subnormal or not; 2^6 of the queries makes
+ * up for it.
  *
  * a(dot) is made of the sums in float32, relu and products with the weights in bf16; their sum over
  * the heads is a product by mma with ones. An entry's bits depend on its key and the row alone.
@@ -23,26 +26,34 @@
 #include "kernels/cuda/index_query.cuh"
 #include "kernels/cuda/index_whole.cuh"
 
-static constexpr int TILE = STRIP / (GROUP / WARP); /* entries of a warp at once */
+static constexpr int TILE = 16, PAIR = 2 * TILE; /* entries of a product of a warp, and of a turn */
+static_assert(PAIR == STRIP / (GROUP / WARP) && PAIR == WARP, "a lane an entry");
 static constexpr int STAGES = 4, INDEX_GROUPS = INDEX_THREADS / GROUP;
 static constexpr int KEY_BYTES = INDEX_DIM / 2;
 static constexpr int HEAD_TILES = INDEX_HEADS / 8;
 static constexpr uint32_t ONES = 0x3F803F80u; /* bf16, twice */
 
-/* A warp's entries on their way: the 16 bytes of block b of entry e at key_place, its four scales. */
+/* A warp's entries on their way: the 16 bytes of block b of entry e at key_place, its four scales,
+ * and of listed tiles which entries there are, bit by bit. */
 typedef struct key_slot {
-    uint8_t codes[TILE * KEY_BYTES];
-    uint32_t scales[TILE];
+    uint8_t codes[PAIR * KEY_BYTES];
+    uint32_t scales[PAIR];
+    uint32_t there, unused[3];
 } key_slot;
 typedef struct score_shared { /* from a multiple of 1024 bytes on */
     index_query query;
-    key_slot slots[INDEX_WARPS][STAGES];
+    key_slot slots[INDEX_WARPS][STAGES]; /* then the keys that are picked from */
+    float scales[INDEX_WARPS][PAIR][KEY_BLOCKS];
     uint32_t bins[BINS];
+    uint16_t hits[WHOLE_LIST / 8];
     int32_t starts[INDEX_ROWS + 1];
     uint32_t ended[INDEX_ROWS / 32]; /* a bit for each row that this block is to pick from */
 } score_shared;
+static_assert(sizeof(key_slot) % 16 == 0, "copied to by pieces of 16 bytes");
+static_assert(sizeof(key_slot) * INDEX_WARPS * STAGES >= WHOLE_LIST * sizeof(uint16_t),
+              "a whole list where the slots were");
 
-/* Eight entries' words of one block lie in different banks. */
+/* Eight entries' pieces of one block lie in different banks. */
 static __device__ __forceinline__ int32_t key_place(int32_t entry, int32_t block) {
     return entry * KEY_BYTES + ((block ^ (entry >> 1 & 3)) << 4);
 }
@@ -81,8 +92,8 @@ static __device__ __forceinline__ uint32_t odd_codes(uint32_t word) {
 
 /* ---- The keys of strips, on their way ---- */
 
-/* What a warp asks for in advance, each lane for entry lane % TILE of its tile of a strip. Three
- * links: the number of the candidate block, that of the page, the key. */
+/* What a warp asks for in advance, a lane an entry of its part of a strip. Three links: the number
+ * of the candidate block, that of the page, the key. */
 typedef struct key_finder {
     const int32_t *blocks; /* of the row's list, or NULL: the list is all entries */
     const int32_t *table;
@@ -111,7 +122,7 @@ static __device__ __forceinline__ key_finder finder_of(const di_index_select_arg
     return f;
 }
 
-/* Link 1, of the tile whose first place in the list is given; -1 or what link 2 takes. */
+/* Link 1, of a place in the list; -1 or what link 2 takes. */
 static __device__ __forceinline__ int32_t find_block(const key_finder &f, int32_t block_size,
                                                      int32_t place) {
     if (place >= f.size) return -1;
@@ -127,81 +138,80 @@ static __device__ __forceinline__ int32_t entry_of(const key_finder &f, int32_t 
     return block >= 0 && entry < f.visible ? entry : -1;
 }
 
-/* Link 3: a tile's codes and scales into a slot; a lane's entry, and its page. Returns which entries
- * there are, bit by bit. ALIGNED: pieces of 16 and scales of 4 bytes lie at such addresses and all of
- * INDEX_DIM is there. */
+/* Link 3: codes and scales into a slot; a lane's entry, and its page. ALIGNED: pieces of 16 and
+ * scales of 4 bytes lie at such addresses and all of INDEX_DIM is there. */
 template <bool ALIGNED>
-static __device__ __forceinline__ uint32_t fetch_tile(const di_pages &p, const key_finder &f,
-                                                      int32_t entry, int32_t page, key_slot *slot) {
+static __device__ __forceinline__ void fetch_entries(const di_pages &p, const key_finder &f,
+                                                     int32_t entry, int32_t page, key_slot *slot) {
     uint32_t lane = static_cast<uint32_t>(lane_id()), block = lane % 4;
     uint32_t dim = ALIGNED ? INDEX_DIM : static_cast<uint32_t>(p.di);
     uint32_t place = static_cast<uint32_t>(entry) & ((1u << f.page_bits) - 1);
     uint64_t at =
         static_cast<uint64_t>(static_cast<uint32_t>(page)) * static_cast<uint32_t>(p.page_bytes);
     uint64_t mine = at + place * (dim / 2); /* of the lane's own entry */
-    uint32_t there = __ballot_sync(ALL_LANES, entry >= 0) & ((1u << TILE) - 1);
+    uint32_t there = __ballot_sync(ALL_LANES, entry >= 0);
+    int32_t to = key_place(static_cast<int32_t>(lane / 4), static_cast<int32_t>(block));
 #pragma unroll
-    for (uint32_t e = lane / 4; e < TILE; e += 8) {
-        const uint8_t *from =
-            f.codes + __shfl_sync(ALL_LANES, mine, static_cast<int>(e)) + 16 * block;
-        uint8_t *to = slot->codes + key_place(static_cast<int32_t>(e), static_cast<int32_t>(block));
-        bool wanted = (there >> e & 1u) != 0 && 32 * block < dim;
+    for (uint32_t e = 0; e < PAIR; e += 8) { /* and lane / 4 */
+        int from_lane = static_cast<int>(e + lane / 4);
+        const uint8_t *from = f.codes + __shfl_sync(ALL_LANES, mine, from_lane) + 16 * block;
+        uint8_t *piece = slot->codes + to + e * KEY_BYTES;
+        bool wanted = (there >> from_lane & 1u) != 0 && 32 * block < dim;
         if (ALIGNED) {
-            copy_16(to, from, wanted ? 16 : 0);
+            copy_16(piece, from, wanted ? 16 : 0);
         } else {
             uint32_t words[4] = {0, 0, 0, 0};
             if (wanted) load_words<4>(from, words);
-            *reinterpret_cast<uint4 *>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+            *reinterpret_cast<uint4 *>(piece) = make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
-    if (lane < TILE) {
-        const uint8_t *from = f.scales + at + place * (dim / 32);
+    const uint8_t *from = f.scales + at + place * (dim / 32);
+    if (ALIGNED) {
+        copy_4(&slot->scales[lane], from, entry >= 0 ? 4 : 0);
+    } else {
         uint32_t scale = 0;
-        if (ALIGNED)
-            copy_4(&slot->scales[lane], from, entry >= 0 ? 4 : 0);
-        else if (entry >= 0)
+        if (entry >= 0)
             for (uint32_t i = 0; i < dim / 32; i++)
                 scale |= static_cast<uint32_t>(from[i]) << (8 * i);
-        if (!ALIGNED) slot->scales[lane] = scale;
+        slot->scales[lane] = scale;
     }
-    return there;
+    if (lane == 0) slot->there = there;
 }
 
 /* ---- Scores ---- */
 
 /* 2^(code - 127) of the scales of an entry. */
-static __device__ __forceinline__ void scales_of(uint32_t codes, float (&out)[KEY_BLOCKS]) {
+static __device__ __forceinline__ float4 scales_of(uint32_t codes) {
     const uint32_t exponent = 0x7F800000u;
-    out[0] = __uint_as_float(codes << 23 & exponent);
-    out[1] = __uint_as_float(codes << 15 & exponent);
-    out[2] = __uint_as_float(codes << 7 & exponent);
-    out[3] = __uint_as_float(codes >> 1 & exponent);
+    return make_float4(__uint_as_float(codes << 23 & exponent),
+                       __uint_as_float(codes << 15 & exponent),
+                       __uint_as_float(codes << 7 & exponent),
+                       __uint_as_float(codes >> 1 & exponent));
 }
 
-/* Where a lane finds its words of the blocks of a slot, of entry g; eight entries on is the other. */
-typedef struct word_places {
-    uint32_t of[KEY_BLOCKS];
-} word_places;
-static __device__ __forceinline__ word_places places_of_words() {
-    word_places places;
-#pragma unroll
-    for (int b = 0; b < KEY_BLOCKS; b++)
-        places.of[b] =
-            kept(static_cast<uint32_t>(key_place(lane_id() / 4, b) + 4 * (lane_id() % 4)));
-    return places;
+/* A tile's codes as they are stored: of block b a lane's words of entries g and g + 8. */
+typedef struct tile_words {
+    uint32_t low[KEY_BLOCKS], high[KEY_BLOCKS];
+} tile_words;
+/* at: in the slot, of this lane's piece (key_place of entry lane % 8 and block lane / 8) of the
+ * tile. */
+static __device__ __forceinline__ tile_words load_tile(uint32_t at) {
+    tile_words w;
+    static_assert(KEY_BLOCKS == 4, "four matrices are four blocks");
+    load_matrices(at, w.low);
+    load_matrices(at + 8 * KEY_BYTES, w.high);
+    return w;
 }
 
 /* The sums over a block: of entries g and g + 8 in d[..][4 j ..] and d[..][4 j + 2 ..], heads 8 j +
- * 2 t and the next. slot: a shared address; queries: the lower word of their descriptor. */
-static __device__ __forceinline__ void begin_tile(uint32_t slot, const word_places &places,
-                                                  uint32_t queries, float (&d)[KEY_BLOCKS][16]) {
+ * 2 t and the next. queries: the lower word of their descriptor. */
+static __device__ __forceinline__ void begin_tile(const tile_words &w, uint32_t queries,
+                                                  float (&d)[KEY_BLOCKS][16]) {
     uint32_t a[KEY_BLOCKS][4];
 #pragma unroll
     for (int b = 0; b < KEY_BLOCKS; b++) {
-        uint32_t low = load_shared_32(slot + places.of[b]);
-        uint32_t high = load_shared_32(slot + places.of[b] + 8 * KEY_BYTES);
-        a[b][0] = even_codes(low), a[b][1] = even_codes(high);
-        a[b][2] = odd_codes(low), a[b][3] = odd_codes(high);
+        a[b][0] = even_codes(w.low[b]), a[b][1] = even_codes(w.high[b]);
+        a[b][2] = odd_codes(w.low[b]), a[b][3] = odd_codes(w.high[b]);
     }
     const uint64_t upper = descriptor_k(0) >> 32 << 32;
     products_begin();
@@ -211,17 +221,21 @@ static __device__ __forceinline__ void begin_tile(uint32_t slot, const word_plac
     products_commit();
 }
 
-/* The scores of entries g and g + 8 of a tile; in all lanes of a quad. apart: of the queries, or
- * NULL. weights: of heads 8 j + 2 t and the next. */
-static __device__ __forceinline__ float2 join_tile(uint32_t slot, float (&d)[KEY_BLOCKS][16],
+/* The scores of entries g and g + 8 of a tile; in all lanes of a quad. scales: shared, of the
+ * tile's. APART: the queries' blocks have their factors in `apart`. weights: of heads 8 j + 2 t and
+ * the next. */
+template <bool APART>
+static __device__ __forceinline__ float2 join_tile(const float (*scales)[KEY_BLOCKS],
+                                                   float (&d)[KEY_BLOCKS][16],
                                                    const float (*apart)[KEY_BLOCKS],
                                                    const uint32_t (&weights)[HEAD_TILES]) {
     int32_t g = lane_id() / 4, t = lane_id() % 4;
-    float low[KEY_BLOCKS], high[KEY_BLOCKS], dot[16], sum[4] = {};
-    uint32_t scales = slot + offsetof(key_slot, scales) + static_cast<uint32_t>(4 * g);
-    scales_of(load_shared_32(scales), low);
-    scales_of(load_shared_32(scales + 32), high);
-    if (apart != NULL)
+    float4 first = *reinterpret_cast<const float4 *>(scales[g]);
+    float4 second = *reinterpret_cast<const float4 *>(scales[g + 8]);
+    const float low[KEY_BLOCKS] = {first.x, first.y, first.z, first.w};
+    const float high[KEY_BLOCKS] = {second.x, second.y, second.z, second.w};
+    float dot[16], sum[4] = {};
+    if (APART)
 #pragma unroll
         for (int b = 0; b < KEY_BLOCKS; b++)
 #pragma unroll
@@ -247,39 +261,43 @@ static __device__ __forceinline__ float2 join_tile(uint32_t slot, float (&d)[KEY
     return make_float2(sum[0], sum[2]);
 }
 
-/* Which of a tile's entries a lane writes: lanes 4 g and 4 g + 1 do. */
+/* Which of a turn's entries a lane writes. */
 static __device__ __forceinline__ int32_t stored_entry() {
     return lane_id() / 4 + 8 * (lane_id() % 4);
 }
-/* Writes the key of this lane's entry of a tile, and counts it if it may be taken. */
-static __device__ __forceinline__ void store_score(float2 scores, bool counts, uint16_t *to,
+/* Its score: of those of both tiles. */
+static __device__ __forceinline__ float stored_score(float2 first, float2 second) {
+    float2 of = lane_id() % 4 < 2 ? first : second;
+    return lane_id() % 2 == 0 ? of.x : of.y;
+}
+/* Writes an entry's key, and counts it if it may be taken. */
+static __device__ __forceinline__ void store_score(float score, bool counts, uint16_t *to,
                                                    uint32_t *bins) {
-    float score = round_a<__nv_bfloat16>(lane_id() % 4 == 0 ? scores.x : scores.y);
-    uint32_t key = counts ? half_key(score) : 0;
+    uint32_t key = counts ? half_key(bf16_bits(score)) : 0;
     *to = static_cast<uint16_t>(key);
     if (key != 0) atomicAdd(&bins[key / LOW], 1u);
 }
 
 /* ---- The strips of a row that a block takes, two kinds of lists ---- */
 
-/* A warp's way through its tiles: of strips begin .. of row r, which warpgroups take in turn. */
+/* A warp's way through its pairs of tiles: of strips begin .. of row r, which warpgroups take in
+ * turn. */
 typedef struct tile_run {
-    int32_t n, first; /* tiles, and the first place in the list of tile 0 */
+    int32_t n, first; /* turns, and the first place in the list of turn 0 */
     uint32_t slots;   /* shared address of STAGES slots */
 } tile_run;
-static constexpr int TILE_STEP = INDEX_GROUPS * STRIP; /* from one tile to the next */
+static constexpr int TURN_STEP = INDEX_GROUPS * STRIP; /* from one turn to the next */
 
-/* Tiles of a list of published blocks, or whose keys lie anyhow: every entry has its own address. */
+/* Entries of a list of published blocks, or whose keys lie anyhow: each has its own address. */
 template <bool ALIGNED> struct listed_tiles {
     const di_index_select_args &args;
     const tile_run &run;
     key_finder f;
     key_slot *slots;
     int32_t block, entry, page;
-    uint64_t there; /* of STAGES tiles, the oldest in the low bits */
 
     __device__ __forceinline__ int32_t place(int32_t i) const {
-        return run.first + i * TILE_STEP + lane_id() % TILE;
+        return run.first + i * TURN_STEP + lane_id();
     }
     __device__ __forceinline__ int32_t block_at(int32_t i) const {
         return i < run.n ? find_block(f, args.block_size, place(i)) : -1;
@@ -289,84 +307,84 @@ template <bool ALIGNED> struct listed_tiles {
     }
     __device__ __forceinline__ listed_tiles(const di_index_select_args &a, const tile_run &tiles,
                                             const key_finder &finder, key_slot *memory)
-        : args(a), run(tiles), f(finder), slots(memory), there(0) {
+        : args(a), run(tiles), f(finder), slots(memory) {
         block = block_at(0);
         entry = entry_of(f, args.block_size, place(0), block);
         page = page_of(entry);
         block = block_at(1);
     }
-    /* Fetches tile i, asks for what is ahead of it. */
+    /* Fetches what turn i takes, asks for what is ahead of it. */
     __device__ __forceinline__ void fetch(int32_t i) {
         int32_t next = entry_of(f, args.block_size, place(i + 1), block), next_page = page_of(next);
         block = block_at(i + 2);
-        uint64_t now = fetch_tile<ALIGNED>(args.pages, f, entry, page,
-                                           slots + static_cast<uint32_t>(i) % STAGES);
-        there = there >> TILE | now << (TILE * (STAGES - 1));
+        fetch_entries<ALIGNED>(args.pages, f, entry, page,
+                               slots + static_cast<uint32_t>(i) % STAGES);
         entry = next, page = next_page;
     }
-    /* Whether this lane's entry of a tile, at a place of the list, may be taken. To be asked before
-     * the next tile is fetched. */
-    __device__ __forceinline__ bool counts(int32_t) const {
-        return (there >> TILE >> (stored_entry() % TILE) & 1u) != 0;
+    /* Whether this lane's entry of a turn, at a place of the list, may be taken. slot: the
+     * turn's. */
+    __device__ __forceinline__ bool counts(int32_t, uint32_t slot) const {
+        uint32_t there = load_shared_32(slot + static_cast<uint32_t>(offsetof(key_slot, there)));
+        return (there >> stored_entry() & 1u) != 0;
     }
 };
 
-/* Tiles of a list of all visible entries: a tile is part of one page, where its keys lie one behind
- * the other. What lies behind the last visible entry may be read and is not counted. */
+/* Entries of a list of all visible ones: those of a turn are part of one page, where their keys lie
+ * one behind the other. What lies behind the last visible entry may be read and is not counted. */
 struct running_tiles {
-    const tile_run &run;
-    const int32_t *table;
-    const uint8_t *codes, *scales; /* of page 0, this lane's piece of its first tile */
-    uint32_t page_bytes, page_mask, to, scales_to; /* in a slot: where this lane's pieces go */
-    int32_t page_bits, visible, page;
+    const int32_t *table; /* where the page of the next turn stands */
+    const uint8_t *codes,
+        *scales; /* of page 0, this lane's piece of a turn: the place is always one */
+    uint32_t page_bytes, to, scales_to, slots; /* to: in a slot, where this lane's pieces go */
+    int32_t page_step, n, visible, page;       /* n: turns with entries */
 
-    __device__ __forceinline__ int32_t page_at(int32_t i) const {
-        int32_t at = run.first + i * TILE_STEP;
-        return i < run.n && at < visible ? table[at >> page_bits] : 0;
+    __device__ __forceinline__ int32_t page_at(int32_t i) {
+        int32_t of = i < n ? *table : 0;
+        table += page_step;
+        return of;
     }
-    __device__ __forceinline__ running_tiles(const di_index_select_args &args,
-                                             const tile_run &tiles, const key_finder &f)
-        : run(tiles), table(kept(f.table)), page_bits(f.page_bits), visible(f.visible) {
-        int32_t lane = lane_id();
-        codes = kept(f.codes + 16 * lane), scales = kept(f.scales + 16 * (lane % 4));
+    __device__ __forceinline__ running_tiles(const di_index_select_args &args, const tile_run &run,
+                                             const key_finder &f)
+        : table(f.table + (run.first >> f.page_bits)), slots(run.slots),
+          page_step(TURN_STEP >> f.page_bits), visible(f.visible) {
+        int32_t lane = lane_id(), place = run.first & ((1 << f.page_bits) - 1);
+        static_assert(TURN_STEP % 64 == 0, "whole pages from one turn to the next");
+        n = min(run.n, ceil_div(max(visible - run.first, 0), TURN_STEP));
+        codes = f.codes + place * KEY_BYTES + 16 * lane;
+        scales = f.scales + place * KEY_BLOCKS + 16 * (lane % 8);
         page_bytes = static_cast<uint32_t>(args.pages.page_bytes);
         to = kept(static_cast<uint32_t>(key_place(lane / 4, lane % 4)));
-        scales_to = kept(static_cast<uint32_t>(offsetof(key_slot, scales)) + 16u * (lane % 4));
-        page_mask = (1u << page_bits) - 1;
+        scales_to = kept(static_cast<uint32_t>(offsetof(key_slot, scales)) + 16u * (lane % 8));
         page = page_at(0);
     }
     __device__ __forceinline__ void fetch(int32_t i) {
-        int32_t at = run.first + i * TILE_STEP;
-        uint32_t slot = run.slots + static_cast<uint32_t>(i) % STAGES * sizeof(key_slot);
+        uint32_t slot = slots + static_cast<uint32_t>(i) % STAGES * sizeof(key_slot);
         uint64_t from = static_cast<uint64_t>(static_cast<uint32_t>(page)) * page_bytes;
-        uint32_t place = static_cast<uint32_t>(at) & page_mask;
-        bool some = i < run.n && at < visible;
         page = page_at(i + 1);
-        if (!some) return;
-        const uint8_t *mine = codes + from + place * KEY_BYTES;
-        copy_16(slot + to, mine);
-        copy_16(slot + to + 8 * KEY_BYTES, mine + 8 * KEY_BYTES);
-        if (to < KEY_BYTES) /* four lanes: those of entry 0 */
-            copy_16(slot + scales_to, scales + from + place * KEY_BLOCKS);
+        if (i >= n) return;
+        const uint8_t *mine = codes + from;
+#pragma unroll
+        for (int e = 0; e < PAIR; e += 8) copy_16(slot + to + e * KEY_BYTES, mine + e * KEY_BYTES);
+        if (to < 2 * KEY_BYTES) /* eight lanes: those of entries 0 and 1 */
+            copy_16(slot + scales_to, scales + from);
     }
-    __device__ __forceinline__ bool counts(int32_t place) const { return place < visible; }
+    __device__ __forceinline__ bool counts(int32_t place, uint32_t) const {
+        return place < visible;
+    }
 };
 
-/* All tiles of a run. keys: the row's; those of whole strips are written, 0 where the list has none. */
-template <typename Tiles>
+/* All turns of a run, the first of which have been fetched. keys: the row's; those of whole strips
+ * are written, 0 where the list has none. */
+template <bool APART, typename Tiles>
 static __device__ __forceinline__ void score_tiles(Tiles &tiles, const tile_run &run,
-                                                   const float (*apart)[KEY_BLOCKS],
                                                    score_shared *shared, uint16_t *keys) {
-    const word_places places = places_of_words();
-    uint32_t weights[HEAD_TILES], queries;
-    queries = kept(static_cast<uint32_t>(descriptor_k(shared_address(shared->query.codes))));
+    const uint32_t queries =
+        static_cast<uint32_t>(descriptor_k(shared_address(shared->query.codes)));
+    uint32_t weights[HEAD_TILES];
+    float(*scales)[KEY_BLOCKS] = shared->scales[warp_id()];
+    uint32_t words = kept(static_cast<uint32_t>(key_place(lane_id() % 8, lane_id() / 8)));
     int32_t at = run.first + stored_entry();
-    bool stores = lane_id() % 4 < 2; /* lanes 4 g and 4 g + 1 */
     uint16_t *to = keys + at;
-    for (int32_t i = 0; i < STAGES - 1; i++) {
-        tiles.fetch(i);
-        copies_commit();
-    }
 #pragma unroll
     for (int j = 0; j < HEAD_TILES; j++)
         weights[j] =
@@ -377,42 +395,30 @@ static __device__ __forceinline__ void score_tiles(Tiles &tiles, const tile_run 
         uint32_t slot = run.slots + static_cast<uint32_t>(i) % STAGES * sizeof(key_slot);
         copies_wait<STAGES - 2>();
         __syncwarp();
-        begin_tile(slot, places, queries, d);
-        bool counts = tiles.counts(at);
-        tiles.fetch(i + STAGES - 1); /* where the tile before this one was */
+        begin_tile(load_tile(slot + words), queries, d);
+        tile_words second = load_tile(slot + words + TILE * KEY_BYTES);
+        uint32_t codes = load_shared_32(slot + static_cast<uint32_t>(offsetof(key_slot, scales)) +
+                                        4 * static_cast<uint32_t>(lane_id()));
+        *reinterpret_cast<float4 *>(scales[lane_id()]) = scales_of(codes);
+        bool counts = tiles.counts(at, slot);
+        tiles.fetch(i + STAGES - 1); /* where those of the turn before this one were */
         copies_commit();
+        __syncwarp();
         products_wait<0>();
 #pragma unroll
         for (int b = 0; b < KEY_BLOCKS; b++) hold(d[b]);
-        float2 scores = join_tile(slot, d, apart, weights);
-        if (stores) store_score(scores, counts, to, shared->bins);
-        at += TILE_STEP, to += TILE_STEP;
+        float2 first_scores = join_tile<APART>(scales, d, shared->query.apart, weights);
+#pragma unroll
+        for (int b = 0; b < KEY_BLOCKS; b++) hold(d[b]);
+        begin_tile(second, queries, d);
+        products_wait<0>();
+#pragma unroll
+        for (int b = 0; b < KEY_BLOCKS; b++) hold(d[b]);
+        float2 second_scores = join_tile<APART>(scales + TILE, d, shared->query.apart, weights);
+        store_score(stored_score(first_scores, second_scores), counts, to, shared->bins);
+        at += TURN_STEP, to += TURN_STEP;
     }
     copies_wait<0>();
-}
-
-/* The strips of one row that are this block's: warpgroups take them in turn. All warps of a group go
- * through the same number of strips. */
-template <bool ALIGNED>
-static __device__ void score_strips(const di_index_select_args &args, const index_pass &pass,
-                                    score_shared *shared, int32_t r, int32_t begin, int32_t end,
-                                    bool is_apart) {
-    int32_t group = warp_id() / (GROUP / WARP);
-    key_finder f = finder_of(args, pass, r);
-    key_slot *slots = shared->slots[warp_id()];
-    tile_run run;
-    run.n = ceil_div(end - begin - group, INDEX_GROUPS);
-    run.first = (begin + group - shared->starts[r]) * STRIP + warp_id() % (GROUP / WARP) * TILE;
-    run.slots = kept(shared_address(slots));
-    uint16_t *keys = pass.keys + r * pass.stride;
-    const float(*apart)[KEY_BLOCKS] = is_apart ? shared->query.apart : NULL;
-    if (ALIGNED && f.blocks == NULL && (1 << f.page_bits) >= TILE) {
-        running_tiles tiles(args, run, f);
-        score_tiles(tiles, run, apart, shared, keys);
-    } else {
-        listed_tiles<ALIGNED> tiles(args, run, f, slots);
-        score_tiles(tiles, run, apart, shared, keys);
-    }
 }
 
 /* Row r's queries into shared memory; all threads, after a barrier, and there is one in the end.
@@ -429,13 +435,56 @@ static __device__ __forceinline__ bool share_query(const index_pass &pass, score
     return __syncthreads_count(factor != 1.0f) > 0;
 }
 
+/* Both kinds: keys are on their way before the queries are there, of which the kernel before makes
+ * the first. */
+template <typename Tiles>
+static __device__ __forceinline__ void score_list(const index_pass &pass, Tiles &tiles,
+                                                  const tile_run &run, score_shared *shared,
+                                                  int32_t r) {
+    uint16_t *keys = pass.keys + r * pass.stride;
+    for (int32_t i = 0; i < STAGES - 1; i++) {
+        tiles.fetch(i);
+        copies_commit();
+    }
+    await_kernels_before();
+    if (share_query(pass, shared, r))
+        score_tiles<true>(tiles, run, shared, keys);
+    else
+        score_tiles<false>(tiles, run, shared, keys);
+}
+
+/* The strips of one row that are this block's: warpgroups take them in turn. All warps of a group
+ * go through the same number of strips. All threads, after a barrier. */
+template <bool ALIGNED>
+static __device__ void score_strips(const di_index_select_args &args, const index_pass &pass,
+                                    score_shared *shared, int32_t r, int32_t begin, int32_t end) {
+    int32_t group = warp_id() / (GROUP / WARP);
+    key_finder f = finder_of(args, pass, r);
+    key_slot *slots = shared->slots[warp_id()];
+    tile_run run;
+    run.n = ceil_div(end - begin - group, INDEX_GROUPS);
+    run.first = (begin + group - shared->starts[r]) * STRIP + warp_id() % (GROUP / WARP) * PAIR;
+    run.slots = kept(shared_address(slots));
+    if (ALIGNED && f.blocks == NULL && (1 << f.page_bits) >= PAIR) {
+        running_tiles tiles(args, run, f);
+        score_list(pass, tiles, run, shared, r);
+    } else {
+        listed_tiles<ALIGNED> tiles(args, run, f, slots);
+        score_list(pass, tiles, run, shared, r);
+    }
+}
+
 /* Adds the block's counts to a list's, and clears them; all threads, before and after a barrier. */
 static __device__ void flush_bins(uint32_t *bins, int32_t *out) {
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS) {
-        uint32_t n = bins[i];
-        if (n == 0) continue;
-        atomicAdd(out + i, static_cast<int32_t>(n));
-        bins[i] = 0;
+#pragma unroll
+    for (int32_t turn = 0; turn < BINS / 4 / INDEX_THREADS; turn++) {
+        int32_t at = 4 * (turn * INDEX_THREADS + static_cast<int32_t>(threadIdx.x));
+        uint4 v = *reinterpret_cast<const uint4 *>(bins + at);
+        uint32_t n[4] = {v.x, v.y, v.z, v.w};
+        if ((v.x | v.y | v.z | v.w) == 0) continue;
+        for (int i = 0; i < 4; i++)
+            if (n[i] != 0) atomicAdd(out + at + i, static_cast<int32_t>(n[i]));
+        *reinterpret_cast<uint4 *>(bins + at) = make_uint4(0, 0, 0, 0);
     }
 }
 
@@ -451,13 +500,12 @@ static __global__ __launch_bounds__(INDEX_THREADS,
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS)
         shared->bins[i] = 0;
     if (threadIdx.x < INDEX_ROWS / 32) shared->ended[threadIdx.x] = 0;
-    await_kernels_before();
-    index_share share = take_share(pass.strips, pass.n_rows, 0, 1, shared->starts);
+    plan_strips(args, pass, shared->starts);
+    index_share share = take_share(shared->starts, pass.n_rows, 0, 1);
     for (int32_t r = share.list; share.begin < share.end; r++) {
         int32_t end = shared->starts[r + 1] < share.end ? shared->starts[r + 1] : share.end;
         if (end <= share.begin) continue;
-        bool apart = share_query(pass, shared, r);
-        score_strips<ALIGNED>(args, pass, shared, r, share.begin, end, apart);
+        score_strips<ALIGNED>(args, pass, shared, r, share.begin, end);
         __syncthreads();
         flush_bins(shared->bins, pass.bins + r * BINS);
         __syncthreads();
@@ -468,11 +516,13 @@ static __global__ __launch_bounds__(INDEX_THREADS,
             shared->ended[r / 32] |= 1u << r % 32;
         share.begin = end;
     }
+    await_kernels_before(); /* who had no strips */
     __syncthreads();
-    /* Only now: scoring needs no registers any more. */
+    /* Only now: scoring needs no registers any more, nor the slots. */
+    pick_memory memory = {reinterpret_cast<uint16_t *>(shared->slots), shared->hits, shared->bins};
     for (int32_t i = 0; i < ceil_div(pass.n_rows, 32); i++)
         for (uint32_t rows = shared->ended[i]; rows != 0; rows &= rows - 1)
-            pick_row(args, pass, 32 * i + __ffs(static_cast<int>(rows)) - 1, shared->bins);
+            pick_row(args, pass, 32 * i + __ffs(static_cast<int>(rows)) - 1, memory);
 #endif
 }
 

@@ -1,9 +1,10 @@
-/* What is picked of a list; and short lists picked whole, by the block of threads that scored the last
- * of a row's entries, without further kernels. */
+/* What is picked of a list; and short lists picked whole, by the block of threads that scored the
+ * last of a row's entries, without further kernels. */
 #ifndef DI_KERNELS_CUDA_INDEX_WHOLE_CUH
 #define DI_KERNELS_CUDA_INDEX_WHOLE_CUH
 
 #include "kernels/cuda/index_plan.cuh"
+#include "kernels/cuda/instructions.cuh"
 
 /* ---- Blocks ---- */
 
@@ -12,7 +13,7 @@ static __device__ __forceinline__ uint32_t block_key(const uint16_t *keys, int32
                                                      int32_t visible) {
     uint32_t best = 0;
     int32_t begin = b * size, end = visible - begin < size ? visible : begin + size;
-    if (b == (visible - 1) / size) return half_key(INFINITY);
+    if (b == (visible - 1) / size) return MOST_KEY;
     if (size == 8) { /* rows of keys begin at multiples of 16 bytes */
         uint4 v = *reinterpret_cast<const uint4 *>(keys + begin);
         uint32_t words[4] = {v.x, v.y, v.z, v.w};
@@ -53,62 +54,39 @@ static __device__ int2 find_bin(const int32_t *bins, int32_t k) {
     return result;
 }
 
-/* Keys of a chunk as a warp holds them: 8 lane .. of every 8 WARP, two a word. Loaded together, and
- * before it is known what to do with them. */
-static constexpr int KEY_LOADS = 4, KEYS_LOADED = KEY_LOADS * 8 * WARP;
-typedef struct chunk_part {
-    uint4 keys[KEY_LOADS];
-} chunk_part;
-
-/* Places begin .. of the list, of which those from `end` on are not looked at. */
-static __device__ __forceinline__ chunk_part load_part(const uint16_t *keys, int32_t begin,
-                                                       int32_t end) {
-    chunk_part part;
-#pragma unroll
-    for (int i = 0; i < KEY_LOADS; i++) {
-        int32_t place = begin + 8 * (WARP * i + lane_id());
-        part.keys[i] = make_uint4(0, 0, 0, 0);
-        if (place < end) part.keys[i] = *reinterpret_cast<const uint4 *>(keys + place);
-    }
-    return part;
-}
-
-/* The eight keys at `place`; those from `end` on are 0. */
-static __device__ __forceinline__ void split_keys(uint4 v, int32_t place, int32_t end,
-                                                  uint32_t *out) {
+/* Eight keys apart. */
+static __device__ __forceinline__ void split_keys(uint4 v, uint32_t *out) {
     uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        uint32_t key = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xFFFFu;
-        out[i] = place + i < end ? key : 0;
-    }
+    for (int i = 0; i < 8; i++) out[i] = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xFFFFu;
 }
-
-/* A part's keys above the bin, of this lane, and those in it by their lower bits. low: [LOW] in
- * shared memory, one for each warp. */
-static __device__ __forceinline__ int32_t count_part(const chunk_part &part, int32_t begin,
-                                                     int32_t end, int32_t bin, int32_t *low) {
+/* Of eight keys how many are above the bin; those in it are counted by their lower bits. low: [LOW]
+ * in shared memory, one for each warp. */
+static __device__ __forceinline__ int32_t count_keys(uint4 keys, int32_t bin, int32_t *low) {
+    uint32_t key[8];
     int32_t above = 0;
+    split_keys(keys, key);
 #pragma unroll
-    for (int i = 0; i < KEY_LOADS; i++) {
-        uint32_t key[8];
-        int32_t place = begin + 8 * (WARP * i + lane_id());
-        if (begin + 8 * WARP * i >= end) break;
-        split_keys(part.keys[i], place, end, key);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            int32_t of = static_cast<int32_t>(key[j] / LOW);
-            above += key[j] != 0 && of > bin;
-            if (key[j] != 0 && of == bin) atomicAdd(&low[key[j] % LOW], 1);
-        }
+    for (int j = 0; j < 8; j++) {
+        int32_t of = static_cast<int32_t>(key[j] / LOW);
+        above += key[j] != 0 && of > bin;
+        if (key[j] != 0 && of == bin) atomicAdd(&low[key[j] % LOW], 1);
     }
     return above;
+}
+/* The least key that may be taken, of the last bin; 1 where all are. */
+static __device__ __forceinline__ uint32_t least_key(int2 found) {
+    return found.x > 0 ? static_cast<uint32_t>(found.x) * LOW : 1;
+}
+static __device__ __forceinline__ bool is_hit(uint4 keys, uint32_t least) {
+    uint32_t most = __vmaxu2(__vmaxu2(keys.x, keys.y), __vmaxu2(keys.z, keys.w));
+    return most >> 16 >= least || (most & 0xFFFFu) >= least;
 }
 
 /* ---- Picks ---- */
 
-/* What is taken of a list: keys above `last`, and the first `ties` of that key. low: its lower bits;
- * -1: all keys are taken. */
+/* What is taken of a list: keys above `last`, and the first `ties` of that key. low: its lower
+ * bits; -1: all keys are taken. */
 typedef struct pick_rule {
     uint32_t last;
     int32_t low, ties;
@@ -147,23 +125,26 @@ static __device__ __forceinline__ pick_list picks_of(const di_index_select_args 
 }
 static __device__ __forceinline__ int32_t picked_at(const pick_list &to, int32_t place) {
     if (to.blocks == NULL) return place;
-    int32_t at = to.block_size == 8 ? place / 8 : place / to.block_size;
+    int32_t at = place / to.block_size;
     return to.blocks[at] * to.block_size + (place - at * to.block_size);
 }
 
-/* The eight keys at `place` of a lane, two a word; 0 from `end` on. Returns `before`, larger and equal
- * keys that stand before the warp's first, with the warp's own. Not inlined: code is fetched too. */
+/* The eight keys at `place` of a lane, two a word; 0 behind the list. Returns `before`, larger and
+ * equal keys that stand before the warp's first, with the warp's own. Not inlined: code is fetched
+ * too. */
 static __device__ __noinline__ int2 write_keys(pick_rule rule, pick_list to, uint4 keys,
-                                               int32_t place, int32_t end, int2 before) {
-    uint32_t key[8];
-    split_keys(keys, place, end, key);
-    int32_t mine = 0; /* larger, and equal ones << 16 */
+                                               int32_t place, int2 before) {
+    uint32_t key[8], larger_ones = 0, equal_ones = 0; /* bit by bit */
+    int32_t first = place; /* of eight neighbours, where they are one block */
+    split_keys(keys, key);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        mine += key[j] > rule.last ? 1 : 0;
-        mine += key[j] == rule.last && rule.low >= 0 ? 1 << 16 : 0;
+        larger_ones |= key[j] > rule.last ? 1u << j : 0;
+        equal_ones |= key[j] == rule.last && rule.low >= 0 ? 1u << j : 0;
     }
-    int32_t upto = mine;
+    bool is_block = to.block_size == 8 && to.blocks != NULL;
+    if (is_block && (larger_ones | equal_ones) != 0) first = 8 * to.blocks[place / 8];
+    int32_t mine = __popc(larger_ones) | __popc(equal_ones) << 16, upto = mine;
     for (int apart = 1; apart < WARP; apart *= 2) {
         int32_t y = __shfl_up_sync(ALL_LANES, upto, static_cast<uint32_t>(apart));
         if (lane_id() >= apart) upto += y;
@@ -171,52 +152,63 @@ static __device__ __noinline__ int2 write_keys(pick_rule rule, pick_list to, uin
     int32_t all = __shfl_sync(ALL_LANES, upto, WARP - 1);
     int32_t larger = before.x + ((upto - mine) & 0xFFFF);
     int32_t equal = before.y + ((upto - mine) >> 16);
-    for (int j = 0; j < 8 && mine != 0; j++) {
-        bool is_last = key[j] == rule.last && rule.low >= 0;
-        if (key[j] > rule.last || (is_last && equal < rule.ties)) {
+    for (uint32_t left = larger_ones | equal_ones; left != 0; left &= left - 1) {
+        int32_t j = __ffs(static_cast<int>(left)) - 1;
+        bool is_last = (equal_ones >> j & 1u) != 0;
+        if (!is_last || equal < rule.ties) {
             int32_t at = larger + (equal < rule.ties ? equal : rule.ties);
-            to.out[at] = picked_at(to, place + j);
+            to.out[at] = is_block ? first + j : picked_at(to, place + j);
         }
-        larger += key[j] > rule.last;
+        larger += !is_last;
         equal += is_last;
     }
     return make_int2(before.x + (all & 0xFFFF), before.y + (all >> 16));
 }
 
-/* Writes what places begin .. end - 1, a chunk, add to a list, part by part. */
-static __device__ __forceinline__ void write_chunk(const pick_rule &rule, const pick_list &to,
-                                                   const uint16_t *keys, int32_t begin, int32_t end,
-                                                   int2 before) {
-    for (; begin < end; begin += KEYS_LOADED) {
-        chunk_part part = load_part(keys, begin, end);
-#pragma unroll
-        for (int i = 0; i < KEY_LOADS; i++) {
-            int32_t first = begin + 8 * WARP * i;
-            if (first >= end) break;
-            before = write_keys(rule, to, part.keys[i], first + 8 * lane_id(), end, before);
-        }
-    }
-}
-
 /* ---- Short lists ---- */
 
-/* The k largest of n keys, whose counts by their upper bits are in bins: a warp goes through an eighth
- * of them, twice. All threads; they meet before bins or keys are used again. */
-static __device__ __noinline__ void pick_whole(const uint16_t *keys, int32_t n, int32_t k,
-                                               const int32_t *bins, pick_list to) {
+/* A list in shared memory, 0 from n to the next multiple of eight, and room for the places of
+ * eights (in order, from 0 on) that have a key of the last bin or above it: few of many. */
+typedef struct whole_list {
+    const uint16_t *keys;
+    uint16_t *hits; /* [n / 8] */
+    int32_t n;
+} whole_list;
+
+static __device__ __forceinline__ uint4 eight_keys(const whole_list &list, int32_t eight) {
+    return reinterpret_cast<const uint4 *>(list.keys)[eight];
+}
+
+/* A warp's hits, of its eighth of the list: how many. hits: its own. */
+static __device__ __forceinline__ int32_t find_hits(const whole_list &list, int32_t begin,
+                                                    int32_t end, uint32_t least, uint16_t *hits) {
+    int32_t n = 0;
+#pragma unroll 4
+    for (int32_t first = begin; first < end; first += WARP) {
+        int32_t eight = first + lane_id();
+        uint4 v = eight < end ? eight_keys(list, eight) : make_uint4(0, 0, 0, 0);
+        bool hit = is_hit(v, least);
+        uint32_t lanes = __ballot_sync(ALL_LANES, hit);
+        if (hit) hits[n + __popc(lanes & ((1u << lane_id()) - 1))] = static_cast<uint16_t>(eight);
+        n += __popc(lanes);
+    }
+    __syncwarp();
+    return n;
+}
+
+/* The k largest, whose last one's bin is `found` (find_bin): a warp looks at an eighth of all keys,
+ * and then at its hits alone, twice. All threads, before and after a barrier. */
+static __device__ __noinline__ void pick_whole(whole_list list, int2 found, pick_list to) {
     __shared__ int32_t lows[INDEX_WARPS][LOW], low[LOW];
     __shared__ int2 picks[INDEX_WARPS];
     int32_t x = static_cast<int32_t>(threadIdx.x), lane = lane_id(), warp = warp_id();
-    int32_t each = ceil_div(n, INDEX_WARPS * 8 * WARP) * (8 * WARP), begin = min(n, warp * each);
-    int32_t end = min(n, begin + each), above = 0;
-    chunk_part part = load_part(keys, begin, end); /* on its way while the bin is found */
+    int32_t eights = ceil_div(list.n, 8), each = ceil_div(eights, INDEX_WARPS), above = 0;
+    int32_t begin = min(eights, warp * each), end = min(eights, begin + each);
+    uint16_t *hits = list.hits + begin;
     if (lane < LOW) lows[warp][lane] = 0;
-    int2 found = find_bin(bins, k); /* has barriers */
-    for (int32_t at = begin; at < end;) {
-        above += count_part(part, at, end, found.x, lows[warp]);
-        at += KEYS_LOADED;
-        if (at < end) part = load_part(keys, at, end);
-    }
+    int32_t n = find_hits(list, begin, end, least_key(found), hits);
+    for (int32_t i = lane; i < n; i += WARP)
+        above += count_keys(eight_keys(list, hits[i]), found.x, lows[warp]);
     above = warp_sum(above);
     if (lane == 0) picks[warp] = make_int2(above, 0);
     __syncthreads();
@@ -234,27 +226,33 @@ static __device__ __noinline__ void pick_whole(const uint16_t *keys, int32_t n, 
     __syncthreads();
     int2 before = make_int2(0, 0), mine = picks[warp];
     for (int i = 0; i < warp; i++) before.x += picks[i].x, before.y += picks[i].y;
-    if (mine.x > 0 || (mine.y > 0 && before.y < rule.ties))
-        write_chunk(rule, to, keys, begin, end, before);
+    if (mine.x == 0 && (mine.y == 0 || before.y >= rule.ties)) n = 0;
+    for (int32_t first = 0; first < n; first += WARP) {
+        int32_t i = first + lane, eight = i < n ? hits[i] : 0;
+        uint4 keys = i < n ? eight_keys(list, eight) : make_uint4(0, 0, 0, 0);
+        before = write_keys(rule, to, keys, 8 * eight, before);
+    }
     __syncthreads();
 }
 
-/* The keys of row r's blocks, and their counts to bins, which are 0 before. */
-static __device__ __forceinline__ void whole_blocks(const di_index_select_args &args,
-                                                    const index_pass &pass, int32_t r,
-                                                    int32_t visible, uint32_t *bins) {
-    int32_t n = ceil_div(visible, args.block_size);
-    for (int32_t b = static_cast<int32_t>(threadIdx.x); b < ceil_div(n, 8) * 8;
-         b += INDEX_THREADS) { /* keys are read by eights */
-        uint32_t key = 0;
-        if (b < n) key = block_key(pass.keys + r * pass.stride, b, args.block_size, visible);
-        pass.block_keys[r * pass.block_stride + b] = static_cast<uint16_t>(key);
+/* Instead of the keys of entries those of their blocks, and their counts to bins, which are 0
+ * before. Block b stands where entry b stood, which only blocks up to b look at: a turn reads, then
+ * writes. */
+static __device__ __forceinline__ void whole_blocks(uint16_t *keys, int32_t visible, int32_t size,
+                                                    uint32_t *bins) {
+    int32_t n = ceil_div(visible, size);
+    for (int32_t first = 0; first < n; first += INDEX_THREADS) {
+        int32_t b = first + static_cast<int32_t>(threadIdx.x);
+        uint32_t key = b < n ? block_key(keys, b, size, visible) : 0;
+        __syncthreads();
+        if (b < ceil_div(n, 8) * 8) keys[b] = static_cast<uint16_t>(key);
         if (key != 0) atomicAdd(&bins[key / LOW], 1u);
     }
+    __syncthreads();
 }
 
-/* Whether this block is the last that scores strips of a row, `mine` of `all`; it sees what the others
- * wrote. All threads call. done: 0 at first. */
+/* Whether this block is the last that deals with pieces of a list, `mine` of `all`; it sees what
+ * the others wrote. All threads call. done: 0 at first. */
 static __device__ __forceinline__ bool is_last_of_row(int32_t *done, int32_t mine, int32_t all) {
     __shared__ bool last;
     __threadfence();
@@ -265,20 +263,32 @@ static __device__ __forceinline__ bool is_last_of_row(int32_t *done, int32_t min
     return last;
 }
 
-/* Row r's picks, and its blocks if they are wanted. bins: [BINS] in shared memory, 0 before and after;
- * all threads, after a barrier. */
+/* Shared memory that picking takes: room for a whole list and its hits; counts that are 0 before
+ * and after. */
+typedef struct pick_memory {
+    uint16_t *keys, *hits; /* [WHOLE_LIST], [WHOLE_LIST / 8] */
+    uint32_t *bins;        /* [BINS] */
+} pick_memory;
+
+/* Row r's picks, and its blocks if they are wanted; all threads, after a barrier. */
 static __device__ __forceinline__ void pick_row(const di_index_select_args &args,
-                                                const index_pass &pass, int32_t r, uint32_t *bins) {
-    pick_whole(list_keys(pass, r), list_size(args, pass, r), args.top_k, pass.bins + r * BINS,
-               picks_of(args, pass, r));
+                                                const index_pass &pass, int32_t r,
+                                                const pick_memory &m) {
+    int32_t n = list_size(args, pass, r), x = static_cast<int32_t>(threadIdx.x);
+    const uint16_t *from = list_keys(pass, r);
+    for (int32_t i = 8 * x; i < n; i += 8 * INDEX_THREADS) copy_16(m.keys + i, from + i, 16);
+    copies_commit();
+    int2 found = find_bin(pass.bins + r * BINS, args.top_k); /* meanwhile */
+    copies_wait<0>();
+    __syncthreads();
+    pick_whole(whole_list{m.keys, m.hits, n}, found, picks_of(args, pass, r));
     if (args.candidate_mode != DI_CANDIDATES_SOURCE) return;
     int32_t visible = visible_entries(args, pass.first + r), list = pass.n_rows + r;
-    whole_blocks(args, pass, r, visible, bins);
-    __syncthreads();
-    pick_whole(list_keys(pass, list), list_size(args, pass, list), args.top_blocks,
-               reinterpret_cast<const int32_t *>(bins), picks_of(args, pass, list));
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < BINS; i += INDEX_THREADS) bins[i] = 0;
-    __syncthreads();
+    whole_blocks(m.keys, visible, args.block_size, m.bins);
+    found = find_bin(reinterpret_cast<const int32_t *>(m.bins), args.top_blocks);
+    for (int32_t i = x; i < BINS; i += INDEX_THREADS) m.bins[i] = 0;
+    whole_list blocks = {m.keys, m.hits, list_size(args, pass, list)};
+    pick_whole(blocks, found, picks_of(args, pass, list));
 }
 
 #endif

@@ -56,6 +56,15 @@ static __device__ __forceinline__ uint32_t load_shared_8(uint32_t shared) {
     return v;
 }
 
+/* Four matrices of 8 x 8 values of 16 bits: lane 8 i + r has the address of row r of the i-th, 16
+ * bytes, and lane 4 g + t gets of each the values 2 t and 2 t + 1 of row g. */
+static __device__ __forceinline__ void load_matrices(uint32_t shared, uint32_t (&x)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared)
+                 : "memory");
+}
+
 /* Four matrices of 8 x 8 values of 16 bits, of which lane 4 g + t has values 2 t and 2 t + 1 of row
  * g, stored by their columns: lane 8 i + c has the address of column c of the i-th, 16 bytes. */
 static __device__ __forceinline__ void store_matrices(uint32_t shared, uint32_t a, uint32_t b,
