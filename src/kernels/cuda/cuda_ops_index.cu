@@ -1,5 +1,6 @@
 /* The indexer (model.md 3.8): weights, scores, candidate blocks, selection. */
 #include "kernels/cuda/index_pick.cuh"
+#include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/weights.cuh"
 
@@ -396,13 +397,35 @@ static void run_pass(di_stream *s, const di_index_select_args *args, const index
     cuda_launch_early(s, "index picks", all, INDEX_THREADS, 0, index_pick_kernel, *args, pass);
 }
 
+/* Queries and weights, raw, and the memory of a pass. With few rows both products are short, and
+ * one runs beside the other. There is no more of the workspace afterwards. */
+static index_pass query_products(di_stream *s, const di_index_select_args *args, di_ptr q,
+                                 di_ptr weights) {
+    const di_matrix *w = &args->wq_b, *proj = &args->weights_proj;
+    int32_t n = args->batch.n_rows;
+    if (n > CUDA_BESIDE_ROWS || !mma_takes(s, w->dtype) || !mma_takes(s, proj->dtype)) {
+        cuda_linear_rows(s, w, args->qr, n, true, false, q);
+        cuda_linear_rows(s, proj, args->u, n, false, false, weights);
+        return plan_pass(s, args, n);
+    }
+    cuda_product a = {*w, n, 1, args->qr, w->k, q, w->n};
+    cuda_product b = {*proj, n, 1, args->u, proj->k, weights, proj->n};
+    mma_ready x = mma_prepare(s, w->dtype, a.x, a.x_stride, n, 1, w->k, true);
+    mma_ready y = mma_prepare(s, proj->dtype, b.x, b.x_stride, n, 1, proj->k, false);
+    index_pass pass = plan_pass(s, args, n);
+    bool aside = cuda_step_aside(s, 0);
+    mma_run_linear(s, &b, 1, &y);
+    if (aside) cuda_step_back(s);
+    mma_run_linear(s, &a, 1, &x);
+    if (aside) cuda_join(s);
+    return pass;
+}
+
 static void select_streamed(di_stream *s, const di_index_select_args *args) {
     int32_t n = args->batch.n_rows;
     di_ptr q = cuda_take_a(s, static_cast<int64_t>(n) * args->wq_b.n);
     di_ptr weights = cuda_take_a(s, static_cast<int64_t>(n) * args->n_heads);
-    cuda_linear_rows(s, &args->wq_b, args->qr, n, true, false, q);
-    cuda_linear_rows(s, &args->weights_proj, args->u, n, false, false, weights);
-    index_pass pass = plan_pass(s, args, n);
+    index_pass pass = query_products(s, args, q, weights);
     for (int32_t each = pass.n_rows; pass.first < n; pass.first += each) {
         index_pass part = pass;
         part.n_rows = n - pass.first < each ? n - pass.first : each;
