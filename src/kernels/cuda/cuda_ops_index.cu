@@ -357,8 +357,8 @@ static uint64_t take_pass(di_stream *s, index_pass *p) {
     int64_t rows = p->n_rows, lists = p->lists;
     return take_part(s, &p->queries, rows) + take_part(s, &p->keys, rows * p->stride) +
            take_part(s, &p->block_keys, rows * p->block_stride) +
-           take_part(s, &p->bins, lists * BINS) + take_part(s, &p->done, lists) +
-           take_part(s, &p->hits, p->n_chunks * (CHUNK_KEYS / 8)) +
+           take_part(s, &p->bins, lists * BINS) + take_part(s, &p->low, lists * LOW) +
+           take_part(s, &p->done, lists) + take_part(s, &p->hits, p->n_chunks * (CHUNK_KEYS / 8)) +
            take_part(s, &p->n_hits, p->n_chunks);
 }
 

@@ -43,11 +43,13 @@ __launch_bounds__(INDEX_THREADS) void index_blocks_kernel(di_index_select_args a
 
 /* ---- Hits: eights of keys that have one of the last bin or above it, few of many ---- */
 
-/* Of a list the eights begin .. end - 1: those that are hits go to `out` in order. Returns how
- * many. All threads, after a barrier. */
-static __device__ int32_t collect_hits(const uint16_t *keys, int32_t begin, int32_t end,
-                                       uint32_t least, int32_t *out) {
+/* Of a list the eights begin .. end - 1: those that are hits go to `out` in order, and keys of the
+ * last bin (find_bin) are counted to low [LOW], shared, by their lower bits. Returns how many hits
+ * there are. All threads, after a barrier; what others counted is there after the next one. */
+static __device__ int32_t collect_hits(const uint16_t *keys, int32_t begin, int32_t end, int2 found,
+                                       int32_t *out, int32_t *low) {
     const int EACH = 4;
+    const uint32_t least = least_key(found);
     int32_t n = 0;
     for (; begin < end; begin += EACH * INDEX_THREADS) {
         uint4 v[EACH];
@@ -69,8 +71,10 @@ static __device__ int32_t collect_hits(const uint16_t *keys, int32_t begin, int3
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             uint32_t before = lanes[i] & ((1u << lane_id()) - 1);
-            if ((lanes[i] >> lane_id() & 1u) != 0)
+            if ((lanes[i] >> lane_id() & 1u) != 0) {
                 out[at + __popc(before)] = first + WARP * i + lane_id();
+                (void)count_keys(v[i], found.x, low);
+            }
             at += __popc(lanes[i]);
         }
         n += all;
@@ -88,7 +92,6 @@ typedef struct hit_memory {
     uint4 keys[HITS];
     int32_t eights[HITS];
     int32_t starts[MOST_BLOCKS + 1]; /* of the hits that each block found */
-    int32_t low[LOW], above;
     int2 picks[INDEX_WARPS];
 } hit_memory;
 
@@ -186,20 +189,12 @@ static __device__ int2 write_hits(const pick_rule &rule, const pick_list &to, hi
 }
 
 /* All threads of a block, before and after a barrier. n: how many hits blocks found. */
-static __device__ void pick_hits(const hit_list &list, const int32_t *n, int2 found,
+static __device__ void pick_hits(const hit_list &list, const int32_t *n, const pick_rule &rule,
                                  const pick_list &to, hit_memory *m) {
-    int32_t x = static_cast<int32_t>(threadIdx.x), all = sum_hits(list, n, m->starts);
+    int32_t all = sum_hits(list, n, m->starts);
     int2 before = make_int2(0, 0);
-    if (x < LOW) m->low[x] = 0;
     for (int32_t base = 0; base < all; base += HITS) {
         load_hits(list, base, min(HITS, all - base), m);
-        for (int32_t i = x; i < min(HITS, all - base); i += INDEX_THREADS)
-            (void)count_keys(m->keys[i], found.x, m->low);
-    }
-    __syncthreads();
-    pick_rule rule = rule_of(found, m->low);
-    for (int32_t base = 0; base < all; base += HITS) {
-        if (all > HITS) load_hits(list, base, min(HITS, all - base), m);
         before = write_hits(rule, to, m, min(HITS, all - base), before);
     }
 }
@@ -208,9 +203,11 @@ static __device__ void pick_hits(const hit_list &list, const int32_t *n, int2 fo
  * picks from them. */
 static __global__ __launch_bounds__(INDEX_THREADS) void index_pick_kernel(di_index_select_args args,
                                                                           index_pass pass) {
-    __shared__ int32_t starts[2 * INDEX_ROWS + 1];
+    __shared__ int32_t starts[2 * INDEX_ROWS + 1], low[LOW];
     __shared__ hit_memory memory;
+    int32_t x = static_cast<int32_t>(threadIdx.x);
     begin_early();
+    if (x < LOW) low[x] = 0;
     plan_chunks(args, pass, starts);
     index_share share = take_share(starts, pass.lists, 0, 1);
     for (int32_t i = share.list; share.begin < share.end; i++) {
@@ -222,11 +219,18 @@ static __global__ __launch_bounds__(INDEX_THREADS) void index_pick_kernel(di_ind
         int32_t begin = (share.begin - first) * (each / 8);
         int32_t stop = min(ceil_div(size, 8), (end - first) * (each / 8));
         int2 found = find_bin(pass.bins + i * BINS, list_k(args, pass, i));
-        int32_t n =
-            collect_hits(list.keys, begin, stop, least_key(found), list_hits(pass, i) + begin);
-        if (threadIdx.x == 0) pass.n_hits[share.begin] = n;
-        if (is_last_of_row(pass.done + i, end - share.begin, last - first))
-            pick_hits(list, pass.n_hits, found, picks_of(args, pass, i), &memory);
+        int32_t n = collect_hits(list.keys, begin, stop, found, list_hits(pass, i) + begin, low);
+        int32_t *lows = pass.low + i * LOW;
+        if (x == 0) pass.n_hits[share.begin] = n;
+        __syncthreads();
+        if (x < LOW && low[x] != 0) atomicAdd(lows + x, low[x]);
+        if (is_last_of_row(pass.done + i, end - share.begin, last - first)) {
+            if (x < LOW) low[x] = lows[x];
+            __syncthreads();
+            pick_hits(list, pass.n_hits, rule_of(found, low), picks_of(args, pass, i), &memory);
+        }
+        __syncthreads();
+        if (x < LOW) low[x] = 0; /* find_bin has barriers */
         share.begin = end;
     }
 }

@@ -48,6 +48,7 @@ typedef struct index_pass {
     uint16_t *keys, *block_keys;  /* [n_rows][stride], [n_rows][block_stride] */
     int64_t stride, block_stride; /* multiples of CHUNK_KEYS */
     int32_t *bins;                /* [lists][BINS] */
+    int32_t *low;                 /* [lists][LOW]: in long lists, keys of the k-th's bin */
     int32_t *done;   /* [lists]: pieces that are dealt with: strips of whole lists, else chunks */
     int32_t *hits;   /* [n_rows][stride / 8], then [n_rows][block_stride / 8]: index_pick.cuh */
     int32_t *n_hits; /* [n_chunks] */

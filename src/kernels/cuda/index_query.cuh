@@ -88,6 +88,7 @@ static __device__ __forceinline__ void clear_row(const di_index_select_args &arg
     for (int32_t list = r; list < pass.lists; list += pass.n_rows) {
         int4 *bins = reinterpret_cast<int4 *>(pass.bins + list * BINS);
         for (int32_t i = x; i < BINS / 4; i += step) bins[i] = make_int4(0, 0, 0, 0);
+        if (x < LOW) pass.low[list * LOW + x] = 0;
         if (x == 0) pass.done[list] = 0;
     }
     if (!live) return;
