@@ -394,7 +394,8 @@ static void run_pass(di_stream *s, const di_index_select_args *args, const index
     if (args->candidate_mode == DI_CANDIDATES_SOURCE)
         cuda_launch_early(s, "index blocks", all, INDEX_THREADS, 0, index_blocks_kernel, *args,
                           pass);
-    cuda_launch_early(s, "index picks", all, INDEX_THREADS, 0, index_pick_kernel, *args, pass);
+    cuda_launch_early(s, "index picks", all, INDEX_THREADS, sizeof(hit_memory), index_pick_kernel,
+                      *args, pass);
 }
 
 /* Queries and weights, raw, and the memory of a pass. With few rows both products are short, and

@@ -85,13 +85,14 @@ static __device__ int32_t collect_hits(const uint16_t *keys, int32_t begin, int3
 /* ---- Picks of a list from its hits, by one block ---- */
 
 static constexpr int MOST_BLOCKS = 2 * INDEX_THREADS; /* of a grid */
-static constexpr int HITS = 6 * INDEX_THREADS;        /* of a turn */
-static constexpr int WARP_HITS = HITS / INDEX_WARPS;
+/* Hits that a thread asks for at once, and of a turn: two blocks find room on a processor. */
+static constexpr int HITS_AHEAD = 8, HITS = 2 * HITS_AHEAD * INDEX_THREADS;
 
 typedef struct hit_memory {
     uint4 keys[HITS];
     int32_t eights[HITS];
-    int32_t starts[MOST_BLOCKS + 1]; /* of the hits that each block found */
+    int32_t starts[MOST_BLOCKS]; /* the first of the hits that each block found */
+    int32_t places[MOST_BLOCKS]; /* hit i of them is list.hits[places + i] */
     int2 picks[INDEX_WARPS];
 } hit_memory;
 
@@ -105,15 +106,18 @@ static __device__ __forceinline__ int32_t block_chunk(const hit_list &list, int3
     return min(list.last, max(list.first, share_begin(0, list.all, block)));
 }
 
-/* Where the hits of all blocks begin; returns their number. n: by the first chunk of a block. */
-static __device__ int32_t sum_hits(const hit_list &list, const int32_t *n, int32_t *starts) {
+/* Where the hits of all blocks begin and lie; returns their number. n: by a block's first chunk. */
+static __device__ int32_t sum_hits(const hit_list &list, const int32_t *n, hit_memory *m) {
     int32_t base = 0, sum;
     for (int32_t turn = 0; turn < MOST_BLOCKS; turn += INDEX_THREADS) {
-        int32_t b = turn + static_cast<int32_t>(threadIdx.x), mine = 0;
-        if (b < static_cast<int32_t>(gridDim.x) && block_chunk(list, b) < block_chunk(list, b + 1))
-            mine = n[block_chunk(list, b)];
-        int32_t before = sum_before(mine, &sum);
-        starts[b] = base + before;
+        int32_t b = turn + static_cast<int32_t>(threadIdx.x), first = list.last, mine = 0;
+        if (b < static_cast<int32_t>(gridDim.x)) {
+            first = block_chunk(list, b);
+            if (first < block_chunk(list, b + 1)) mine = n[first];
+        }
+        int32_t start = base + sum_before(mine, &sum);
+        m->starts[b] = start;
+        m->places[b] = (first - list.first) * (list.each / 8) - start;
         base += sum;
     }
     return base;
@@ -121,29 +125,29 @@ static __device__ int32_t sum_hits(const hit_list &list, const int32_t *n, int32
 
 /* Hits from `base` on, n of them, into shared memory; there is a barrier before and after. */
 static __device__ void load_hits(const hit_list &list, int32_t base, int32_t n, hit_memory *m) {
-    int32_t eights[HITS / INDEX_THREADS], x = static_cast<int32_t>(threadIdx.x);
+    const uint4 *keys = reinterpret_cast<const uint4 *>(list.keys);
     __syncthreads();
+    for (int32_t first = static_cast<int32_t>(threadIdx.x); first < n;
+         first += HITS_AHEAD * INDEX_THREADS) {
+        int32_t b[HITS_AHEAD], hit[HITS_AHEAD], eights[HITS_AHEAD];
+        uint4 v[HITS_AHEAD];
 #pragma unroll
-    for (int i = 0; i < HITS / INDEX_THREADS; i++) {
-        int32_t hit = base + i * INDEX_THREADS + x;
-        int32_t low = 0, high = MOST_BLOCKS - 1; /* the last block that begins at or before it */
-        if (i * INDEX_THREADS + x >= n) continue;
-        while (low < high) {
-            int32_t middle = (low + high + 1) / 2;
-            if (m->starts[middle] <= hit)
-                low = middle;
-            else
-                high = middle - 1;
+        for (int i = 0; i < HITS_AHEAD; i++)
+            b[i] = 0, hit[i] = base + min(first + i * INDEX_THREADS, n - 1);
+#pragma unroll
+        for (int32_t step = MOST_BLOCKS / 2; step > 0; step /= 2)
+#pragma unroll
+            for (int i = 0; i < HITS_AHEAD; i++) /* the last block that begins at or before it */
+                if (m->starts[b[i] + step] <= hit[i]) b[i] += step;
+#pragma unroll
+        for (int i = 0; i < HITS_AHEAD; i++) eights[i] = list.hits[m->places[b[i]] + hit[i]];
+#pragma unroll
+        for (int i = 0; i < HITS_AHEAD; i++) v[i] = keys[eights[i]];
+#pragma unroll
+        for (int i = 0; i < HITS_AHEAD; i++) {
+            int32_t to = first + i * INDEX_THREADS;
+            if (to < n) m->eights[to] = eights[i], m->keys[to] = v[i];
         }
-        int32_t begin = (block_chunk(list, low) - list.first) * (list.each / 8);
-        eights[i] = list.hits[begin + hit - m->starts[low]];
-    }
-#pragma unroll
-    for (int i = 0; i < HITS / INDEX_THREADS; i++) {
-        int32_t to = i * INDEX_THREADS + x;
-        if (to >= n) continue;
-        m->eights[to] = eights[i];
-        m->keys[to] = reinterpret_cast<const uint4 *>(list.keys)[eights[i]];
     }
     __syncthreads();
 }
@@ -165,7 +169,8 @@ static __device__ __forceinline__ int2 count_picks(uint4 keys, const pick_rule &
  * Returns that with theirs. */
 static __device__ int2 write_hits(const pick_rule &rule, const pick_list &to, hit_memory *m,
                                   int32_t n, int2 before) {
-    int32_t first = warp_id() * WARP_HITS, end = min(n, first + WARP_HITS);
+    int32_t each = ceil_div(n, INDEX_THREADS) * WARP; /* of a warp: whole turns of it */
+    int32_t first = min(n, warp_id() * each), end = min(n, first + each);
     int2 mine = make_int2(0, 0), mine_before = before;
     for (int32_t i = first + lane_id(); i < end; i += WARP) {
         int2 here = count_picks(m->keys[i], rule);
@@ -191,7 +196,7 @@ static __device__ int2 write_hits(const pick_rule &rule, const pick_list &to, hi
 /* All threads of a block, before and after a barrier. n: how many hits blocks found. */
 static __device__ void pick_hits(const hit_list &list, const int32_t *n, const pick_rule &rule,
                                  const pick_list &to, hit_memory *m) {
-    int32_t all = sum_hits(list, n, m->starts);
+    int32_t all = sum_hits(list, n, m);
     int2 before = make_int2(0, 0);
     for (int32_t base = 0; base < all; base += HITS) {
         load_hits(list, base, min(HITS, all - base), m);
@@ -204,7 +209,7 @@ static __device__ void pick_hits(const hit_list &list, const int32_t *n, const p
 static __global__ __launch_bounds__(INDEX_THREADS) void index_pick_kernel(di_index_select_args args,
                                                                           index_pass pass) {
     __shared__ int32_t starts[2 * INDEX_ROWS + 1], low[LOW];
-    __shared__ hit_memory memory;
+    extern __shared__ __align__(16) uint8_t hit_bytes[]; /* hit_memory */
     int32_t x = static_cast<int32_t>(threadIdx.x);
     begin_early();
     if (x < LOW) low[x] = 0;
@@ -227,7 +232,8 @@ static __global__ __launch_bounds__(INDEX_THREADS) void index_pick_kernel(di_ind
         if (is_last_of_row(pass.done + i, end - share.begin, last - first)) {
             if (x < LOW) low[x] = lows[x];
             __syncthreads();
-            pick_hits(list, pass.n_hits, rule_of(found, low), picks_of(args, pass, i), &memory);
+            pick_hits(list, pass.n_hits, rule_of(found, low), picks_of(args, pass, i),
+                      reinterpret_cast<hit_memory *>(hit_bytes));
         }
         __syncthreads();
         if (x < LOW) low[x] = 0; /* find_bin has barriers */
