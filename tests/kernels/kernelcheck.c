@@ -114,7 +114,7 @@ static di_limits limits_of(bool bench) {
                        .index_heads = 40,
                        .index_dim = 128,
                        .index_top_k = 96,
-                       .top_blocks = 32,
+                       .top_blocks = 64,
                        .block_size = 9,
                        .max_entries = 66600,
                        .engram_columns = 56,

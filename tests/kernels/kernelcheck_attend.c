@@ -300,7 +300,7 @@ static kc_pair random_picks(check *c, const scene *s, int32_t ratio, int32_t top
 
 /* Bytes of the twin's memory several times over, for both sides. */
 static kc_pair repeated(check *c, kc_pair once, uint64_t bytes, int32_t times) {
-    uint8_t *all = malloc((size_t)(bytes * (uint64_t)times) + 1);
+    uint8_t *all = calloc((size_t)times, (size_t)bytes + 1);
     if (all == NULL) abort();
     for (int32_t i = 0; i < times; i++)
         memcpy(all + bytes * (uint64_t)i, (const void *)(uintptr_t)once.p[0].address,
@@ -311,17 +311,30 @@ static kc_pair repeated(check *c, kc_pair once, uint64_t bytes, int32_t times) {
 }
 static kc_pair pair_of(di_ptr a, di_ptr b) { return (kc_pair){{a, b}}; }
 
-/* The rows of a step many times over, each time with other queries: so many that a backend may take
- * them in another way than a few. */
-static void check_crowd(check *c, const scene *s, const di_attend_args *few) {
-    const int32_t rows = s->rows, times = 300 / rows + 1, n = rows * times;
-    const int64_t row = (int64_t)few[0].n_heads * few[0].head_dim;
-    const di_batch *b[2] = {&few[0].batch, &few[1].batch};
+/* A step's rows many times over, so many that a backend may take them in another way; returns how
+ * many times. */
+static int32_t crowd_batch(check *c, const di_batch few[2], int32_t rows, di_batch out[2]) {
+    const int32_t times = 300 / rows + 1;
     const uint64_t ints = (uint64_t)rows * 4;
     kc_pair each =
-        repeated(c, pair_of(b[0]->rows, b[1]->rows), sizeof(di_row) * (uint64_t)rows, times);
-    kc_pair pos = repeated(c, pair_of(b[0]->pos, b[1]->pos), ints, times);
-    kc_pair first = repeated(c, pair_of(b[0]->first, b[1]->first), ints, times);
+        repeated(c, pair_of(few[0].rows, few[1].rows), sizeof(di_row) * (uint64_t)rows, times);
+    kc_pair pos = repeated(c, pair_of(few[0].pos, few[1].pos), ints, times);
+    kc_pair first = repeated(c, pair_of(few[0].first, few[1].first), ints, times);
+    for (int i = 0; i < 2; i++) {
+        out[i] = few[i];
+        out[i].n_rows = rows * times, out[i].rows = each.p[i];
+        out[i].pos = pos.p[i], out[i].first = first.p[i];
+    }
+    return times;
+}
+
+/* The rows of a step many times over, each time with other queries. */
+static void check_crowd(check *c, const scene *s, const di_attend_args *few) {
+    const di_batch once[2] = {few[0].batch, few[1].batch};
+    di_batch crowd[2];
+    const int32_t rows = s->rows, times = crowd_batch(c, once, rows, crowd), n = rows * times;
+    const int64_t row = (int64_t)few[0].n_heads * few[0].head_dim;
+    const uint64_t ints = (uint64_t)rows * 4;
     kc_pair picks = none;
     if (few[0].top_k > 0)
         picks =
@@ -331,8 +344,7 @@ static void check_crowd(check *c, const scene *s, const di_attend_args *few) {
     di_attend_args many[2], again[2];
     for (int i = 0; i < 2; i++) {
         many[i] = few[i];
-        many[i].batch.n_rows = n, many[i].batch.rows = each.p[i], many[i].batch.pos = pos.p[i];
-        many[i].batch.first = first.p[i], many[i].picks = picks.p[i], many[i].q = q.p[i];
+        many[i].batch = crowd[i], many[i].picks = picks.p[i], many[i].q = q.p[i];
         many[i].out = out.p[i];
         again[i] = many[i];
         again[i].batch.n_rows = rows, again[i].out = out1.p[i];
@@ -509,6 +521,48 @@ static void compare_lists(check *c, const char *what, kc_pair p, const scene *s,
     free(x[1]);
 }
 
+/* Many rows, the last of which by themselves again; the first ones are compared with the twin's. */
+static void check_select_crowd(check *c, const scene *s, const di_index_select_args *few) {
+    const di_batch once[2] = {few[0].batch, few[1].batch};
+    di_batch crowd[2];
+    const int32_t rows = s->rows, times = crowd_batch(c, once, rows, crowd), n = rows * times;
+    const int64_t rank = few[0].wq_b.k, width = few[0].weights_proj.k, last = n - rows;
+    const di_candidate_mode mode = few[0].candidate_mode;
+    const uint64_t each = (uint64_t)few[0].top_k * 4, each_blocks = (uint64_t)few[0].top_blocks * 4;
+    kc_pair qr = kc_random_a(c, n * rank, KC_NORMAL, 1),
+            u = kc_random_a(c, n * width, KC_NORMAL, 1);
+    kc_pair qr1 = kc_at_a(c, qr, last * rank), u1 = kc_at_a(c, u, last * width);
+    kc_pair picks = kc_take(c, (uint64_t)n * each), picks1 = kc_take(c, (uint64_t)rows * each);
+    kc_pair blocks = none, blocks1 = pair_of(few[0].candidates, few[1].candidates);
+    if (mode == DI_CANDIDATES_SOURCE) {
+        blocks = kc_take(c, (uint64_t)n * each_blocks);
+        blocks1 = kc_take(c, (uint64_t)rows * each_blocks);
+    } else if (mode == DI_CANDIDATES_USE) {
+        blocks = repeated(c, blocks1, (uint64_t)rows * each_blocks, times);
+    }
+    di_index_select_args many[2], again[2];
+    for (int i = 0; i < 2; i++) {
+        many[i] = again[i] = few[i];
+        many[i].batch = crowd[i], many[i].qr = qr.p[i], many[i].u = u.p[i];
+        many[i].candidates = blocks.p[i], many[i].picks = picks.p[i];
+        again[i].qr = qr1.p[i], again[i].u = u1.p[i];
+        again[i].candidates = blocks1.p[i], again[i].picks = picks1.p[i];
+    }
+    KC_RUN_WITH(c, index_select, many[i]);
+    KC_RUN_WITH(c, index_select, again[i]);
+    compare_lists(c, "picks of many rows", picks, s, few[0].top_k);
+    if (mode == DI_CANDIDATES_SOURCE)
+        compare_lists(c, "candidates of many rows", blocks, s, few[0].top_blocks);
+    for (int32_t t = 0; t < rows; t++) {
+        uint64_t one = (uint64_t)t, far = (uint64_t)(last + t);
+        if (s->live[t] < 0) continue;
+        kc_same(c, "picks of many rows", kc_at(picks1, one * each), kc_at(picks, far * each), each);
+        if (mode == DI_CANDIDATES_SOURCE)
+            kc_same(c, "candidates of many rows", kc_at(blocks1, one * each_blocks),
+                    kc_at(blocks, far * each_blocks), each_blocks);
+    }
+}
+
 void kc_check_index_select(check *c) {
     static const int32_t ratios[3] = {1, 2, 4};
     bool is_far = is_long(c);
@@ -518,7 +572,8 @@ void kc_check_index_select(check *c) {
     int32_t rank = kc_pick_step(c, 32, 96, 32, 320), width = kc_pick(c, 32, 160, 5120),
             rows = s.rows;
     int32_t top_k = kc_pick(c, 1, 60, 512), dims = c->bench ? 64 : kc_pick_step(c, 2, 32, 2, 0);
-    int32_t blocks = kc_pick(c, 1, 12, 256), size = has_whole_pages(c) ? 8 : kc_pick(c, 1, 8, 8);
+    int32_t blocks = kc_pick(c, 1, c->round % 4 == 3 ? 60 : 12, 256),
+            size = has_whole_pages(c) ? 8 : kc_pick(c, 1, 8, 8);
     di_candidate_mode mode = c->bench ? DI_CANDIDATES_NONE : (di_candidate_mode)(c->round / 3 % 3);
     int32_t tokens = c->bench ? 8100 : is_far ? s.layout.length[0] + 2 : 450;
     pages p = random_pages(c, s.layout.n_slots, tokens, ratio, 32, di);
@@ -535,17 +590,35 @@ void kc_check_index_select(check *c) {
     } else if (mode == DI_CANDIDATES_USE) {
         candidates = candidates1 = random_picks(c, &s, ratio * size, blocks);
     }
-    KC_RUN(c, index_select, s.batch.b[i], heads, top_k, mode, blocks, size, {dims, freq.p[i]},
-           qr.p[i], u.p[i], wq_b.m[i], proj.m[i], p.side[i], candidates.p[i], picks.p[i]);
+    di_index_select_args args[2];
+    for (int i = 0; i < 2; i++)
+        args[i] = (di_index_select_args){s.batch.b[i],
+                                         heads,
+                                         top_k,
+                                         mode,
+                                         blocks,
+                                         size,
+                                         {dims, freq.p[i]},
+                                         qr.p[i],
+                                         u.p[i],
+                                         wq_b.m[i],
+                                         proj.m[i],
+                                         p.side[i],
+                                         candidates.p[i],
+                                         picks.p[i]};
+    KC_RUN_WITH(c, index_select, args[i]);
     compare_lists(c, "picks", picks, &s, top_k);
     if (mode == DI_CANDIDATES_SOURCE) compare_lists(c, "candidates", candidates, &s, blocks);
     kc_work(c, 8000.0 / ratio * di * 0.53 + (double)heads * di * rank,
             2.0 * 8000 / ratio * heads * di);
     if (c->bench) return;
+    if (c->round % 4 == 3 && !is_far) check_select_crowd(c, &s, args);
     int32_t some = kc_pick(c, 1, rows, 0);
-    kc_batch part = first_rows(&s, some);
-    KC_RUN(c, index_select, part.b[i], heads, top_k, mode, blocks, size, {dims, freq.p[i]}, qr.p[i],
-           u.p[i], wq_b.m[i], proj.m[i], p.side[i], candidates1.p[i], picks1.p[i]);
+    for (int i = 0; i < 2; i++) {
+        args[i].batch.n_rows = some;
+        args[i].candidates = candidates1.p[i], args[i].picks = picks1.p[i];
+    }
+    KC_RUN_WITH(c, index_select, args[i]);
     for (int32_t t = 0; t < some; t++) {
         uint64_t row = (uint64_t)top_k * 4, at = (uint64_t)t * row;
         if (s.live[t] < 0) continue;
