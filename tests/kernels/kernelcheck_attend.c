@@ -563,6 +563,21 @@ static void check_select_crowd(check *c, const scene *s, const di_index_select_a
     }
 }
 
+/* What weights of heads are made of. The second row of a long list has zeros: so have its scores, and
+ * what is picked are the first of thousands of ties. */
+static kc_pair random_u(check *c, const scene *s, int32_t width) {
+    kc_pair u;
+    const int64_t n = (int64_t)s->rows * width;
+    float *x = kc_values(c, n, KC_NORMAL, 1, true);
+    for (int32_t t = 0, slot, met = 0; t < s->rows && is_long(c); t++) {
+        (void)kc_position(&s->layout, t, &slot);
+        if (slot == 0 && met++ == 1) memset(x + (int64_t)t * width, 0, (size_t)width * 4);
+    }
+    for (int i = 0; i < 2; i++) u.p[i] = device_put_a(&c->dev[i], x, n);
+    free(x);
+    return u;
+}
+
 void kc_check_index_select(check *c) {
     static const int32_t ratios[3] = {1, 2, 4};
     bool is_far = is_long(c);
@@ -578,7 +593,7 @@ void kc_check_index_select(check *c) {
     int32_t tokens = c->bench ? 8100 : is_far ? s.layout.length[0] + 2 : 450;
     pages p = random_pages(c, s.layout.n_slots, tokens, ratio, 32, di);
     kc_pair qr = kc_random_a(c, (int64_t)rows * rank, KC_NORMAL, 1), freq = kc_frequencies(c, dims);
-    kc_pair u = kc_random_a(c, (int64_t)rows * width, KC_NORMAL, 1);
+    kc_pair u = random_u(c, &s, width);
     kc_matrix wq_b = kc_weights(c, DI_F8_E4M3, heads * di, rank, 0.1);
     kc_matrix proj = kc_weights(c, DI_BF16, heads, width, 0.1);
     kc_pair picks = kc_take(c, (uint64_t)(rows * top_k) * 4),
