@@ -6,8 +6,14 @@
 
 enum { NO_KEY, WINDOW_KEY, ENTRY_KEY };
 
-/* 32 values of a key on their way: codes, of which an entry has four words, and a scale or two.
- * Nothing is made of them before they are stored, so that loads are under way meanwhile. */
+/* Tiles whose keys are on their way while one is decoded. They lie where they will be decoded to, so
+ * each takes one of PAIR_TILES from those that multiply. */
+#ifndef TILES_AHEAD
+#define TILES_AHEAD 1
+#endif
+
+/* 32 values of a key: codes, of which an entry has four words, and a scale or two. Where they are
+ * loaded ahead nothing is made of them before they are stored, so that loads are under way meanwhile. */
 typedef struct raw_key {
     uint32_t words[8], scales;
     int kind; /* NO_KEY: beyond the list or the key; the rest is not set */
@@ -97,6 +103,59 @@ template <int DC, bool WHOLE> struct tile_decoder {
     __device__ __forceinline__ void store(int go, uint8_t *tile, const raw_key &raw) const {
         if (PIECES >= 4 || piece < PIECES) store_raw(raw, tile + go * 2 * SLAB_BYTES, places);
     }
+    /* Begins to copy what this thread decodes of tile j to where it goes, codes to the first two of four
+     * places, the word with their scales to the third: once that tile was read. */
+    __device__ __forceinline__ void fetch(int j) const {
+        int stage = j % PAIR_TILES;
+        int32_t at = block_of(j) * SLAB + key, half = j % 3 == 0 ? rank ^ 1 : rank;
+        barrier_wait(&m->empty[stage], (j / PAIR_TILES & 1) ^ 1);
+        if (at >= l.n) return;
+        key_address from = l.addresses[at];
+        uint32_t tile = shared_address(m->tiles[stage]);
+        if (at >= l.n_window) {
+            const uint8_t *codes = from.codes + half * (DC / 2) + piece * 16;
+            const uint8_t *scales = from.scales + half * (DC / 16) + piece / 2 * 4;
+#pragma unroll
+            for (int go = 0; go < GOES; go++, tile += 2 * SLAB_BYTES) {
+                copy_16(tile + places[0], codes + go * 64);
+                copy_4(tile + scale_place(), scales + go * 8);
+            }
+        } else {
+            const uint8_t *codes = from.codes + half * DC + piece * 32;
+            const uint8_t *scales = from.scales + half * (DC / 32);
+#pragma unroll
+            for (int go = 0; go < GOES; go++, tile += 2 * SLAB_BYTES) {
+                copy_16(tile + places[0], codes + go * 128);
+                copy_16(tile + places[1], codes + go * 128 + 16);
+                copy_4(tile + scale_place(), scales + go * 4);
+            }
+        }
+    }
+    /* Of the 16 bytes a word that is in another bank for each piece. */
+    __device__ __forceinline__ uint32_t scale_place() const {
+        return static_cast<uint32_t>(places[2] + piece * 4);
+    }
+    /* Decodes what was fetched of tile j. */
+    __device__ __forceinline__ void decode(int j) const {
+        int32_t at = block_of(j) * SLAB + key;
+        uint8_t *tile = m->tiles[j % PAIR_TILES];
+        raw_key raw;
+        raw.kind = at >= l.n ? NO_KEY : at < l.n_window ? WINDOW_KEY : ENTRY_KEY;
+#pragma unroll
+        for (int go = 0; go < GOES; go++, tile += 2 * SLAB_BYTES) {
+            if (raw.kind != NO_KEY) {
+                load_words16<true>(tile + places[0], raw.words);
+                uint32_t scales = *reinterpret_cast<const uint32_t *>(tile + scale_place());
+                if (raw.kind == WINDOW_KEY) {
+                    load_words16<true>(tile + places[1], raw.words + 4);
+                    raw.scales = scales >> piece * 8 & 255;
+                } else {
+                    raw.scales = scales >> piece % 2 * 16;
+                }
+            }
+            store_raw(raw, tile, places);
+        }
+    }
     /* Asks for a whole block, eight keys a warp: loads of it come soon. */
     __device__ __forceinline__ void ask(int block) const {
         int32_t at = block * SLAB + key, quarter = (WHOLE ? 2 * DC : args.head_dim) / 4;
@@ -112,18 +171,39 @@ template <int DC, bool WHOLE> struct tile_decoder {
     }
 };
 
-/* Keys are asked for two blocks, and loaded one tile, before they are decoded. */
-template <int DC, bool WHOLE>
-static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, const key_list &l,
-                                                    pair_shared<DC> *m, int rank) {
-    using decoder = tile_decoder<DC, WHOLE>;
-    decoder d(args, l, m, rank);
+/* Keys are asked for two blocks, and copied TILES_AHEAD tiles, before they are decoded. */
+template <int DC>
+static __device__ __forceinline__ void decode_whole(const tile_decoder<DC, true> &d,
+                                                    pair_shared<DC> *m) {
+    int j = d.tile_from(0), coming = j;
+    for (int i = 0; i < TILES_AHEAD; i++, coming = d.tile_from(coming + 1)) {
+        if (d.has(coming)) d.fetch(coming);
+        copies_commit();
+        if (i == 0) d.ask(d.rank);
+    }
+#pragma unroll 1
+    for (; d.has(j); j = d.tile_from(j + 1)) {
+        if (j % 3 == 0) d.ask(d.block_of(j) + 2);
+        if (d.has(coming)) d.fetch(coming);
+        copies_commit();
+        coming = d.tile_from(coming + 1);
+        copies_wait<TILES_AHEAD>(); /* each thread reads what it copied */
+        d.decode(j);
+        shared_for_products();
+        warp_arrives(&m->full[j % PAIR_TILES]);
+    }
+}
+
+/* Keys of any width and alignment, which copies do not take: loaded one tile before they are decoded. */
+template <int DC>
+static __device__ __forceinline__ void decode_any(const tile_decoder<DC, false> &d,
+                                                  pair_shared<DC> *m) {
+    using decoder = tile_decoder<DC, false>;
     raw_key raw[decoder::GOES];
     int j = d.tile_from(0);
-    if (l.n == 0) return;
 #pragma unroll
     for (int go = 0; go < decoder::GOES; go++) d.load(j, go, raw[go]);
-    d.ask(rank);
+    d.ask(d.rank);
     while (d.has(j)) {
         int next = d.tile_from(j + 1), stage = j % PAIR_TILES;
         bool more = d.has(next);
@@ -138,6 +218,17 @@ static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, 
         warp_arrives(&m->full[stage]);
         j = next;
     }
+}
+
+template <int DC, bool WHOLE>
+static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, const key_list &l,
+                                                    pair_shared<DC> *m, int rank) {
+    if (l.n == 0) return;
+    tile_decoder<DC, WHOLE> d(args, l, m, rank);
+    if constexpr (WHOLE)
+        decode_whole<DC>(d, m);
+    else
+        decode_any<DC>(d, m);
 }
 
 #endif

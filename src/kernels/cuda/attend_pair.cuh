@@ -34,8 +34,8 @@ static __device__ __forceinline__ void ask_for_queries(const di_attend_args &arg
 }
 
 /* The kernel: blocks 2 t and 2 t + 1 for row t, blockIdx.y for 64 heads. scale: of the products with
- * tiles, to scores times log2(e). WHOLE: keys are 2 DC wide, their codes aligned to 16 bytes, the
- * scales of entries to two. */
+ * tiles, to scores times log2(e). WHOLE: keys are 2 DC wide, their codes aligned to 16 bytes, their
+ * scales to four. */
 template <int DC, bool WHOLE>
 static __global__ __cluster_dims__(2, 1, 1)
     __launch_bounds__(PAIR_THREADS, 1) void attend_pair_kernel(di_attend_args args, float scale) {

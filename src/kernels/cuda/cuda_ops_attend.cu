@@ -244,14 +244,16 @@ static bool fits_pair(const di_stream *s, size_t bytes) {
     return major == 9;
 }
 
-/* Whether keys are of the largest width, their codes aligned to 16 bytes, the scales of entries to
- * two (attend_pair_kernel): those of released models are. */
+/* Whether keys are of the largest width, their codes aligned to 16 bytes, the scales to four
+ * (attend_pair_kernel): those of released models are. */
 static bool whole_keys(const di_attend_args *args) {
-    uint64_t all = args->kv_codes.address | args->ring.codes.address;
-    if (args->head_dim != MAX_DIM) return false;
-    if (args->top_k == 0) return all % 16 == 0;
-    all |= args->pages.pool.address | args->pages.page_bytes | args->pages.codes;
-    return all % 16 == 0 && args->pages.scales % 2 == 0;
+    uint64_t codes = args->kv_codes.address | args->ring.codes.address;
+    uint64_t scales = args->kv_scales.address | args->ring.scales.address;
+    if (args->top_k > 0) {
+        codes |= args->pages.pool.address | args->pages.page_bytes | args->pages.codes;
+        scales |= args->pages.scales;
+    }
+    return args->head_dim == MAX_DIM && codes % 16 == 0 && scales % 4 == 0;
 }
 
 /* Returns whether it did. */

@@ -27,6 +27,9 @@ static __device__ __forceinline__ void copy_4(void *shared, const void *from, ui
 static __device__ __forceinline__ void copy_16(uint32_t shared, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 }
+static __device__ __forceinline__ void copy_4(uint32_t shared, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
+}
 static __device__ __forceinline__ void copies_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
