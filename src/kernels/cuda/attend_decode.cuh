@@ -8,9 +8,7 @@ enum { NO_KEY, WINDOW_KEY, ENTRY_KEY };
 
 /* Tiles whose keys are on their way while one is decoded. They lie where they will be decoded to, so
  * each takes one of PAIR_TILES from those that multiply. */
-#ifndef TILES_AHEAD
-#define TILES_AHEAD 1
-#endif
+static constexpr int TILES_AHEAD = 1;
 
 /* 32 values of a key: codes, of which an entry has four words, and a scale or two. Where they are
  * loaded ahead nothing is made of them before they are stored, so that loads are under way meanwhile. */
@@ -85,17 +83,26 @@ template <int DC, bool WHOLE> struct tile_decoder {
             places[k] = piece / 2 * SLAB_BYTES + slab_place(key, piece % 2 * 4 + k);
     }
 
-    /* Tile j: of every two blocks of slots three. */
-    __device__ __forceinline__ int block_of(int j) const {
-        return j / 3 * 2 + (j % 3 < 2 ? rank : rank ^ 1);
+    /* Tile j: 4 i + k of the i-th pair of blocks of slots (pair_shared). */
+    static __device__ __forceinline__ int stage_of(int j) { return (j >> 2 & 1) * 3 + (j & 3); }
+    static __device__ __forceinline__ uint32_t parity_of(int j) {
+        return static_cast<uint32_t>(j >> 3 & 1);
     }
+    __device__ __forceinline__ int block_of(int j) const {
+        return j >> 2 << 1 | (rank ^ (j >> 1 & 1));
+    }
+    /* Which half of the values it has. */
+    __device__ __forceinline__ int half_of(int j) const { return rank ^ ((j & 3) == 0); }
+    __device__ __forceinline__ int slot_of(int j) const { return block_of(j) * SLAB + key; }
     __device__ __forceinline__ bool has(int j) const { return block_of(j) * SLAB < l.n; }
-    /* The first tile from j on that there is, or one behind the last. */
-    __device__ __forceinline__ int tile_from(int j) const { return has(j) ? j : j + 2 - j % 3; }
+    /* The first tile after tile j that there is, or one behind the last; after(-1): the first. */
+    __device__ __forceinline__ int after(int j) const {
+        j += (j & 3) == 2 ? 2 : 1;
+        return has(j) ? j : j | 2;
+    }
 
     __device__ __forceinline__ void load(int j, int go, raw_key &raw) const {
-        int32_t at = block_of(j) * SLAB + key, half = j % 3 == 0 ? rank ^ 1 : rank;
-        int32_t dim = half * DC + (piece + 4 * go) * 32;
+        int32_t at = slot_of(j), dim = half_of(j) * DC + (piece + 4 * go) * 32;
         bool live = at < l.n && (WHOLE || dim < args.head_dim);
         raw.kind = !live ? NO_KEY : at < l.n_window ? WINDOW_KEY : ENTRY_KEY;
         if (live) load_raw<WHOLE>(l.addresses[at], dim, raw);
@@ -106,9 +113,9 @@ template <int DC, bool WHOLE> struct tile_decoder {
     /* Begins to copy what this thread decodes of tile j to where it goes, codes to the first two of four
      * places, the word with their scales to the third: once that tile was read. */
     __device__ __forceinline__ void fetch(int j) const {
-        int stage = j % PAIR_TILES;
-        int32_t at = block_of(j) * SLAB + key, half = j % 3 == 0 ? rank ^ 1 : rank;
-        barrier_wait(&m->empty[stage], (j / PAIR_TILES & 1) ^ 1);
+        int stage = stage_of(j), half = half_of(j);
+        int32_t at = slot_of(j);
+        barrier_wait(&m->empty[stage], parity_of(j) ^ 1);
         if (at >= l.n) return;
         key_address from = l.addresses[at];
         uint32_t tile = shared_address(m->tiles[stage]);
@@ -137,24 +144,23 @@ template <int DC, bool WHOLE> struct tile_decoder {
     }
     /* Decodes what was fetched of tile j. */
     __device__ __forceinline__ void decode(int j) const {
-        int32_t at = block_of(j) * SLAB + key;
-        uint8_t *tile = m->tiles[j % PAIR_TILES];
-        raw_key raw;
-        raw.kind = at >= l.n ? NO_KEY : at < l.n_window ? WINDOW_KEY : ENTRY_KEY;
+        int32_t at = slot_of(j);
+        int kind = at >= l.n ? NO_KEY : at < l.n_window ? WINDOW_KEY : ENTRY_KEY;
+        uint8_t *tile = m->tiles[stage_of(j)];
+        raw_key raw[GOES];
 #pragma unroll
-        for (int go = 0; go < GOES; go++, tile += 2 * SLAB_BYTES) {
-            if (raw.kind != NO_KEY) {
-                load_words16<true>(tile + places[0], raw.words);
-                uint32_t scales = *reinterpret_cast<const uint32_t *>(tile + scale_place());
-                if (raw.kind == WINDOW_KEY) {
-                    load_words16<true>(tile + places[1], raw.words + 4);
-                    raw.scales = scales >> piece * 8 & 255;
-                } else {
-                    raw.scales = scales >> piece % 2 * 16;
-                }
-            }
-            store_raw(raw, tile, places);
+        for (int go = 0; go < GOES; go++) {
+            const uint8_t *from = tile + go * 2 * SLAB_BYTES;
+            raw[go].kind = kind;
+            if (kind == NO_KEY) continue;
+            load_words16<true>(from + places[0], raw[go].words);
+            if (kind == WINDOW_KEY) load_words16<true>(from + places[1], raw[go].words + 4);
+            uint32_t scales = *reinterpret_cast<const uint32_t *>(from + scale_place());
+            raw[go].scales =
+                kind == WINDOW_KEY ? scales >> piece * 8 & 255 : scales >> piece % 2 * 16;
         }
+#pragma unroll
+        for (int go = 0; go < GOES; go++) store_raw(raw[go], tile + go * 2 * SLAB_BYTES, places);
     }
     /* Asks for a whole block, eight keys a warp: loads of it come soon. */
     __device__ __forceinline__ void ask(int block) const {
@@ -175,22 +181,23 @@ template <int DC, bool WHOLE> struct tile_decoder {
 template <int DC>
 static __device__ __forceinline__ void decode_whole(const tile_decoder<DC, true> &d,
                                                     pair_shared<DC> *m) {
-    int j = d.tile_from(0), coming = j;
-    for (int i = 0; i < TILES_AHEAD; i++, coming = d.tile_from(coming + 1)) {
+    int j = d.after(-1), coming = j;
+#pragma unroll 1
+    for (int i = 0; i < TILES_AHEAD; i++, coming = d.after(coming)) {
         if (d.has(coming)) d.fetch(coming);
         copies_commit();
         if (i == 0) d.ask(d.rank);
     }
 #pragma unroll 1
-    for (; d.has(j); j = d.tile_from(j + 1)) {
-        if (j % 3 == 0) d.ask(d.block_of(j) + 2);
+    for (; d.has(j); j = d.after(j)) {
+        if ((j & 3) == 0) d.ask(d.block_of(j) + 2);
         if (d.has(coming)) d.fetch(coming);
         copies_commit();
-        coming = d.tile_from(coming + 1);
+        coming = d.after(coming);
         copies_wait<TILES_AHEAD>(); /* each thread reads what it copied */
         d.decode(j);
         shared_for_products();
-        warp_arrives(&m->full[j % PAIR_TILES]);
+        warp_arrives(&m->full[d.stage_of(j)]);
     }
 }
 
@@ -200,15 +207,15 @@ static __device__ __forceinline__ void decode_any(const tile_decoder<DC, false> 
                                                   pair_shared<DC> *m) {
     using decoder = tile_decoder<DC, false>;
     raw_key raw[decoder::GOES];
-    int j = d.tile_from(0);
+    int j = d.after(-1);
 #pragma unroll
     for (int go = 0; go < decoder::GOES; go++) d.load(j, go, raw[go]);
     d.ask(d.rank);
     while (d.has(j)) {
-        int next = d.tile_from(j + 1), stage = j % PAIR_TILES;
+        int next = d.after(j), stage = d.stage_of(j);
         bool more = d.has(next);
-        if (j % 3 == 0) d.ask(d.block_of(j) + 2);
-        barrier_wait(&m->empty[stage], (j / PAIR_TILES & 1) ^ 1);
+        if ((j & 3) == 0) d.ask(d.block_of(j) + 2);
+        barrier_wait(&m->empty[stage], d.parity_of(j) ^ 1);
 #pragma unroll
         for (int go = 0; go < decoder::GOES; go++) {
             d.store(go, m->tiles[stage], raw[go]);
