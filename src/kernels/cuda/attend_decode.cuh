@@ -63,6 +63,13 @@ static __device__ __forceinline__ void store_raw(const raw_key &raw, uint8_t *ti
             make_uint4(x[0][k], x[1][k], x[2][k], x[3][k]);
 }
 
+/* The same shared memory, whose address is not found out again wherever it is used. */
+template <typename T> static __device__ __forceinline__ T *in_register(T *p) {
+    uint32_t address = shared_address(p);
+    asm volatile("" : "+r"(address));
+    return static_cast<T *>(__cvta_shared_to_generic(address));
+}
+
 /* A warp has eight keys, and in one go four pieces of 32 of their values: neighbours in a row of
  * shared memory are then keys, which lie in different banks. */
 template <int DC, bool WHOLE> struct tile_decoder {
@@ -71,12 +78,14 @@ template <int DC, bool WHOLE> struct tile_decoder {
     const key_list &l;
     pair_shared<DC> *m;
     int rank, key, piece; /* piece: of the first go */
+    int32_t list;         /* where it begins among all addresses */
     int places[4];
 
-    __device__ __forceinline__ tile_decoder(const di_attend_args &a, const key_list &list,
+    __device__ __forceinline__ tile_decoder(const di_attend_args &a, const key_list &keys,
                                             pair_shared<DC> *memory, int block_rank)
-        : args(a), l(list), m(memory), rank(block_rank) {
+        : args(a), l(keys), m(in_register(memory)), rank(block_rank) {
         int lane = lane_id();
+        list = static_cast<int32_t>(keys.addresses - memory->addresses);
         key = (warp_id() - 2 * GROUP_WARPS) * 8 + lane % 8, piece = lane / 8;
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -105,7 +114,7 @@ template <int DC, bool WHOLE> struct tile_decoder {
         int32_t at = slot_of(j), dim = half_of(j) * DC + (piece + 4 * go) * 32;
         bool live = at < l.n && (WHOLE || dim < args.head_dim);
         raw.kind = !live ? NO_KEY : at < l.n_window ? WINDOW_KEY : ENTRY_KEY;
-        if (live) load_raw<WHOLE>(l.addresses[at], dim, raw);
+        if (live) load_raw<WHOLE>(m->addresses[list + at], dim, raw);
     }
     __device__ __forceinline__ void store(int go, uint8_t *tile, const raw_key &raw) const {
         if (PIECES >= 4 || piece < PIECES) store_raw(raw, tile + go * 2 * SLAB_BYTES, places);
@@ -117,7 +126,7 @@ template <int DC, bool WHOLE> struct tile_decoder {
         int32_t at = slot_of(j);
         barrier_wait(&m->empty[stage], parity_of(j) ^ 1);
         if (at >= l.n) return;
-        key_address from = l.addresses[at];
+        key_address from = m->addresses[list + at];
         uint32_t tile = shared_address(m->tiles[stage]);
         if (at >= l.n_window) {
             const uint8_t *codes = from.codes + half * (DC / 2) + piece * 16;
@@ -166,7 +175,7 @@ template <int DC, bool WHOLE> struct tile_decoder {
     __device__ __forceinline__ void ask(int block) const {
         int32_t at = block * SLAB + key, quarter = (WHOLE ? 2 * DC : args.head_dim) / 4;
         if (at >= l.n) return;
-        key_address from = l.addresses[at];
+        key_address from = m->addresses[list + at];
         if (at >= l.n_window) {
             ask_for(from.codes + piece * (quarter / 2));
         } else {
@@ -179,8 +188,7 @@ template <int DC, bool WHOLE> struct tile_decoder {
 
 /* Keys are asked for two blocks, and copied TILES_AHEAD tiles, before they are decoded. */
 template <int DC>
-static __device__ __forceinline__ void decode_whole(const tile_decoder<DC, true> &d,
-                                                    pair_shared<DC> *m) {
+static __device__ __forceinline__ void decode_whole(const tile_decoder<DC, true> &d) {
     int j = d.after(-1), coming = j;
 #pragma unroll 1
     for (int i = 0; i < TILES_AHEAD; i++, coming = d.after(coming)) {
@@ -197,14 +205,13 @@ static __device__ __forceinline__ void decode_whole(const tile_decoder<DC, true>
         copies_wait<TILES_AHEAD>(); /* each thread reads what it copied */
         d.decode(j);
         shared_for_products();
-        warp_arrives(&m->full[d.stage_of(j)]);
+        warp_arrives(&d.m->full[d.stage_of(j)]);
     }
 }
 
 /* Keys of any width and alignment, which copies do not take: loaded one tile before they are decoded. */
 template <int DC>
-static __device__ __forceinline__ void decode_any(const tile_decoder<DC, false> &d,
-                                                  pair_shared<DC> *m) {
+static __device__ __forceinline__ void decode_any(const tile_decoder<DC, false> &d) {
     using decoder = tile_decoder<DC, false>;
     raw_key raw[decoder::GOES];
     int j = d.after(-1);
@@ -215,14 +222,14 @@ static __device__ __forceinline__ void decode_any(const tile_decoder<DC, false> 
         int next = d.after(j), stage = d.stage_of(j);
         bool more = d.has(next);
         if ((j & 3) == 0) d.ask(d.block_of(j) + 2);
-        barrier_wait(&m->empty[stage], d.parity_of(j) ^ 1);
+        barrier_wait(&d.m->empty[stage], d.parity_of(j) ^ 1);
 #pragma unroll
         for (int go = 0; go < decoder::GOES; go++) {
-            d.store(go, m->tiles[stage], raw[go]);
+            d.store(go, d.m->tiles[stage], raw[go]);
             if (more) d.load(next, go, raw[go]);
         }
         shared_for_products();
-        warp_arrives(&m->full[stage]);
+        warp_arrives(&d.m->full[stage]);
         j = next;
     }
 }
@@ -233,9 +240,9 @@ static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, 
     if (l.n == 0) return;
     tile_decoder<DC, WHOLE> d(args, l, m, rank);
     if constexpr (WHOLE)
-        decode_whole<DC>(d, m);
+        decode_whole<DC>(d);
     else
-        decode_any<DC>(d, m);
+        decode_any<DC>(d);
 }
 
 #endif

@@ -28,7 +28,7 @@ template <int DC> struct pair_shared {
     float2 angles[PAIR_ANGLES];
     /* tiles; p and shrink are there, or read; top, total, inverse are there */
     uint64_t full[PAIR_TILES], empty[PAIR_TILES], sent[2], read[2], topped, summed, finished;
-    key_address addresses[1];
+    alignas(16) key_address addresses[1];
 };
 template <int DC> static size_t pair_bytes(int64_t slots) {
     return 1024 + sizeof(pair_shared<DC>) + sizeof(key_address) * static_cast<size_t>(slots);
