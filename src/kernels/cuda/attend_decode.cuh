@@ -17,28 +17,20 @@ typedef struct raw_key {
     int kind; /* NO_KEY: beyond the list or the key; the rest is not set */
 } raw_key;
 
-/* Keys are not loaded by __ldg: they may have been written while this kernel waited. */
-template <bool WHOLE>
-static __device__ __forceinline__ void load_words16(const uint8_t *from, uint32_t *words) {
-    if (WHOLE) {
-        uint4 v = *reinterpret_cast<const uint4 *>(from);
-        words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
-    } else {
-        load_words<4>(from, words);
-    }
+static __device__ __forceinline__ void words_of(uint4 v, uint32_t *words) {
+    words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
 }
 
-/* Values from `dim` on. */
-template <bool WHOLE>
+/* Values from `dim` on, of any alignment. Not by __ldg: they may have been written while this kernel
+ * waited. */
 static __device__ __forceinline__ void load_raw(key_address at, int32_t dim, raw_key &raw) {
     if (raw.kind == ENTRY_KEY) {
         const uint8_t *scales = at.scales + dim / 16;
-        load_words16<WHOLE>(at.codes + dim / 2, raw.words);
-        raw.scales = WHOLE ? *reinterpret_cast<const uint16_t *>(scales)
-                           : scales[0] | static_cast<uint32_t>(scales[1]) << 8;
+        load_words<4>(at.codes + dim / 2, raw.words);
+        raw.scales = scales[0] | static_cast<uint32_t>(scales[1]) << 8;
     } else if (raw.kind == WINDOW_KEY) {
-        load_words16<WHOLE>(at.codes + dim, raw.words);
-        load_words16<WHOLE>(at.codes + dim + 16, raw.words + 4);
+        load_words<4>(at.codes + dim, raw.words);
+        load_words<4>(at.codes + dim + 16, raw.words + 4);
         raw.scales = at.scales[dim / 32];
     }
 }
@@ -112,9 +104,9 @@ template <int DC, bool WHOLE> struct tile_decoder {
 
     __device__ __forceinline__ void load(int j, int go, raw_key &raw) const {
         int32_t at = slot_of(j), dim = half_of(j) * DC + (piece + 4 * go) * 32;
-        bool live = at < l.n && (WHOLE || dim < args.head_dim);
+        bool live = at < l.n && dim < args.head_dim;
         raw.kind = !live ? NO_KEY : at < l.n_window ? WINDOW_KEY : ENTRY_KEY;
-        if (live) load_raw<WHOLE>(m->addresses[list + at], dim, raw);
+        if (live) load_raw(m->addresses[list + at], dim, raw);
     }
     __device__ __forceinline__ void store(int go, uint8_t *tile, const raw_key &raw) const {
         if (PIECES >= 4 || piece < PIECES) store_raw(raw, tile + go * 2 * SLAB_BYTES, places);
@@ -162,8 +154,9 @@ template <int DC, bool WHOLE> struct tile_decoder {
             const uint8_t *from = tile + go * 2 * SLAB_BYTES;
             raw[go].kind = kind;
             if (kind == NO_KEY) continue;
-            load_words16<true>(from + places[0], raw[go].words);
-            if (kind == WINDOW_KEY) load_words16<true>(from + places[1], raw[go].words + 4);
+            words_of(*reinterpret_cast<const uint4 *>(from + places[0]), raw[go].words);
+            if (kind == WINDOW_KEY)
+                words_of(*reinterpret_cast<const uint4 *>(from + places[1]), raw[go].words + 4);
             uint32_t scales = *reinterpret_cast<const uint32_t *>(from + scale_place());
             raw[go].scales =
                 kind == WINDOW_KEY ? scales >> piece * 8 & 255 : scales >> piece % 2 * 16;
