@@ -105,7 +105,7 @@ static di_limits limits_of(bool bench) {
                        .hc = 8,
                        .vocab = 129280,
                        .n_heads = 8,
-                       .head_dim = 192,
+                       .head_dim = 512,
                        .q_rank = 128,
                        .o_low = 256,
                        .n_experts = 80,
