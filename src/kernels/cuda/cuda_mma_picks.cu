@@ -30,8 +30,10 @@ static __device__ void count_picks(const di_experts_args &args, int32_t *counts,
     int64_t all = static_cast<int64_t>(args.n_rows) * args.top_k;
     int64_t each = (all + SORT_THREADS - 1) / SORT_THREADS * WARP, begin = warp_id() * each;
     int64_t end = begin + each < all ? begin + each : all;
+    int32_t next = expert_of(args, begin + lane_id(), end);
     for (int64_t at = begin; at < end; at += WARP) {
-        int32_t e = expert_of(args, at + lane_id(), end);
+        int32_t e = next;
+        next = expert_of(args, at + WARP + lane_id(), end); /* on its way meanwhile */
         uint32_t same = __match_any_sync(ALL_LANES, e);
         uint32_t before = same & ((1u << lane_id()) - 1);
         if (e >= 0) use(at + lane_id(), e, __popc(before));
