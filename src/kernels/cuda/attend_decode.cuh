@@ -164,22 +164,10 @@ template <int DC, bool WHOLE> struct tile_decoder {
 #pragma unroll
         for (int go = 0; go < GOES; go++) store_raw(raw[go], tile + go * 2 * SLAB_BYTES, places);
     }
-    /* Asks for a whole block, eight keys a warp: loads of it come soon. */
-    __device__ __forceinline__ void ask(int block) const {
-        int32_t at = block * SLAB + key, quarter = (WHOLE ? 2 * DC : args.head_dim) / 4;
-        if (at >= l.n) return;
-        key_address from = m->addresses[list + at];
-        if (at >= l.n_window) {
-            ask_for(from.codes + piece * (quarter / 2));
-        } else {
-            ask_for(from.codes + piece * quarter);
-            ask_for(from.codes + piece * quarter + quarter / 2);
-        }
-        if (piece == 0) ask_for(from.scales);
-    }
 };
 
-/* Keys are asked for two blocks, and copied TILES_AHEAD tiles, before they are decoded. */
+/* Keys are copied TILES_AHEAD tiles before they are decoded. The fence between what is written here
+ * and products stands where products are: here it would wait for copies under way too. */
 template <int DC>
 static __device__ __forceinline__ void decode_whole(const tile_decoder<DC, true> &d) {
     int j = d.after(-1), coming = j;
@@ -187,17 +175,14 @@ static __device__ __forceinline__ void decode_whole(const tile_decoder<DC, true>
     for (int i = 0; i < TILES_AHEAD; i++, coming = d.after(coming)) {
         if (d.has(coming)) d.fetch(coming);
         copies_commit();
-        if (i == 0) d.ask(d.rank);
     }
 #pragma unroll 1
     for (; d.has(j); j = d.after(j)) {
-        if ((j & 3) == 0) d.ask(d.block_of(j) + 2);
         if (d.has(coming)) d.fetch(coming);
         copies_commit();
         coming = d.after(coming);
         copies_wait<TILES_AHEAD>(); /* each thread reads what it copied */
         d.decode(j);
-        shared_for_products();
         warp_arrives(&d.m->full[d.stage_of(j)]);
     }
 }
@@ -210,18 +195,15 @@ static __device__ __forceinline__ void decode_any(const tile_decoder<DC, false> 
     int j = d.after(-1);
 #pragma unroll
     for (int go = 0; go < decoder::GOES; go++) d.load(j, go, raw[go]);
-    d.ask(d.rank);
     while (d.has(j)) {
         int next = d.after(j), stage = d.stage_of(j);
         bool more = d.has(next);
-        if ((j & 3) == 0) d.ask(d.block_of(j) + 2);
         barrier_wait(&d.m->empty[stage], d.parity_of(j) ^ 1);
 #pragma unroll
         for (int go = 0; go < decoder::GOES; go++) {
             d.store(go, d.m->tiles[stage], raw[go]);
             if (more) d.load(next, go, raw[go]);
         }
-        shared_for_products();
         warp_arrives(&d.m->full[stage]);
         j = next;
     }

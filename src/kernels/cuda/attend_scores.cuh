@@ -70,10 +70,12 @@ static __device__ __forceinline__ void make_scores(pair_shared<DC> *m, int u,
     int stage = u % 2 * 3;
     uint32_t parity = u / 2 & 1;
     barrier_wait(&m->full[stage], parity);
+    shared_for_products();
     hold(s);
     products_begin();
     add_scores<DC>(m->tiles[stage], 0, q, s);
     barrier_wait(&m->full[stage + 1], parity);
+    shared_for_products();
     products_begin();
     add_scores<DC>(m->tiles[stage + 1], 1, q, s);
     products_wait<1>();

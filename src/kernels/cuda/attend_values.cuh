@@ -41,6 +41,7 @@ static __device__ __forceinline__ void add_values(pair_shared<DC> *m, int u, int
     }
     shrink_results<DC>(m->shrink[whose][head_of(0)], m->shrink[whose][head_of(1)], o);
     barrier_wait(&m->full[stage], u / 2 & 1);
+    shared_for_products();
     uint64_t tile = descriptor_mn(common_address(m->tiles[stage]));
     hold(o);
     products_begin();

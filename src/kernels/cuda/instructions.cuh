@@ -164,7 +164,8 @@ template <int N> static __device__ __forceinline__ void hold(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
 }
-/* What this thread stored or copied to shared memory is seen by products after the next barrier. */
+/* What was stored or copied to shared memory before, by this thread or by those whose barrier it waited
+ * for, is seen by its products. */
 static __device__ __forceinline__ void shared_for_products() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
