@@ -31,6 +31,7 @@
 #include <time.h>
 
 #include "bench_gpu.h"
+#include "bench_gpu_peer.h"
 #include "kernels/cpu/peak.h"
 #include "kernels/cuda/peak.h"
 
@@ -227,6 +228,20 @@ static void section_start(bench *b) {
 
 /* ---- Ceilings ---- */
 
+/* What others reach of the second ceiling with whole matrices. */
+static void measure_peer(bench *b) {
+    const char *why = "built without CUDA";
+#ifdef BENCH_CUDA
+    b->peer_flop_per_s = peer_product_flops(&why);
+#endif
+    if (b->peer_flop_per_s > 0)
+        printf("peer: cuBLAS does %.1f TFLOP/s, bf16 products of normal values, 8192 x 8192 x "
+               "8192\n",
+               b->peer_flop_per_s * 1e-12);
+    else
+        printf("peer: no figure of cuBLAS: %s\n", why);
+}
+
 static void measure_ceilings(bench *b) {
     printf("\nceilings: ");
     if (b->cuda) {
@@ -241,6 +256,7 @@ static void measure_ceilings(bench *b) {
                "empty kernel in a graph takes %.2f us\n",
                peak.device, b->bytes_per_s * 1e-9, b->flop_per_s * 1e-12, b->empty_s * 1e6);
         if (!(b->empty_s > 0)) stop("an empty kernel could not be measured");
+        measure_peer(b);
     } else {
         di_cpu_peak peak;
         must(b, di_cpu_peak_measure(b->threads, &peak, &b->error));
