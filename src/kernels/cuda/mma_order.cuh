@@ -100,17 +100,27 @@ static __device__ __forceinline__ void mma_load_chunk(const mma_input &in, int64
     for (int i = 0; i < 8; i++) v[i] = k + i < in.k ? to_float(x[i]) : 0.0f;
 }
 
+/* x as q8 has it, a block of 32 being the runs of so many lanes. */
+template <int RUN> static __device__ __forceinline__ void quantise_run(float (&v)[RUN]) {
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < RUN; i++) largest = fmaxf(largest, fabsf(v[i]));
+    largest = fmaxf(group_largest(largest, 32 / RUN), 1e-4f);
+    uint8_t scale = di_e8m0_ceil(largest * (1.0f / 448.0f));
+    float by = __uint_as_float((254u - scale) << 23), back = di_e8m0_decode(scale);
+#pragma unroll
+    for (int i = 0; i < RUN; i += 2) {
+        float2 pair = e4m3_pair(e4m3_codes(v[i] * by, v[i + 1] * by));
+        v[i] = pair.x * back, v[i + 1] = pair.y * back;
+    }
+}
+
 /* Values k .. k + 7 of a row, k a multiple of 8: two cells of one run. Whole warps call, with
  * consecutive chunks, where they are quantised; `live`: there is such a chunk. */
 static __device__ __forceinline__ void mma_store_chunk(const mma_order &order, uint8_t *out,
                                                        int64_t row, int32_t k, int32_t padded,
                                                        bool quantize, bool live, float (&v)[8]) {
-    if (quantize) {
-        uint8_t scale;
-        uint2 codes = chunk_q8(v, &scale);
-        const uint32_t words[2] = {codes.x, codes.y};
-        decode_e4m3<2>(words, di_e8m0_decode(scale), v);
-    }
+    if (quantize) quantise_run(v);
     if (!live) return;
     uint32_t word[4];
     for (int i = 0; i < 4; i++)
@@ -130,10 +140,7 @@ template <di_dtype W>
 static __device__ __forceinline__ void mma_store_wide(int64_t octets, uint8_t *out, int64_t row,
                                                       int32_t k, bool live, float (&v)[8]) {
     constexpr int GROUP = mma_format<W>::GROUP, CHUNK = mma_format<W>::CHUNK_K, RUN = GROUP / 4;
-    uint8_t scale;
-    uint2 codes = chunk_q8(v, &scale);
-    const uint32_t words[2] = {codes.x, codes.y};
-    decode_e4m3<2>(words, di_e8m0_decode(scale), v);
+    quantise_run(v);
     if (!live) return;
     int32_t step = k % CHUNK / GROUP * (GROUP / 16) + k % RUN / 4, t = k % GROUP / RUN;
     uint8_t *at = out + (k / CHUNK * octets + row / 8) * (CHUNK * 16) + step * 256 + row % 8 * 16;

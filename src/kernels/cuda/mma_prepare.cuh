@@ -33,21 +33,6 @@ static __device__ __forceinline__ void transpose_words(uint32_t (&word)[4], int 
     }
 }
 
-/* x as q8 has it, a block of 32 being the runs of so many lanes. */
-template <int RUN> static __device__ __forceinline__ void quantise_run(float (&v)[RUN]) {
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < RUN; i++) largest = fmaxf(largest, fabsf(v[i]));
-    largest = fmaxf(group_largest(largest, 32 / RUN), 1e-4f);
-    uint8_t scale = di_e8m0_ceil(largest * (1.0f / 448.0f));
-    float by = __uint_as_float((254u - scale) << 23), back = di_e8m0_decode(scale);
-#pragma unroll
-    for (int i = 0; i < RUN; i += 2) {
-        float2 pair = e4m3_pair(e4m3_codes(v[i] * by, v[i + 1] * by));
-        v[i] = pair.x * back, v[i + 1] = pair.y * back;
-    }
-}
-
 /* Group `part` of K of eight rows, whose octet is number `octet` of in.out. row, group: of in.x, this
  * lane's; row < 0: there is none. Whole warps call. */
 template <di_dtype W>
