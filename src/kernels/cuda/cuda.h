@@ -177,6 +177,9 @@ static inline dim3 cuda_row_grid(uint32_t across, int64_t n_rows) {
     return dim3(across, z == 0 ? 0 : cuda_blocks(n_rows, z), z);
 }
 
+/* A block's shared memory at most (compute capability 9.0). */
+static constexpr size_t SHARED_MOST = 227 * 1024;
+
 /* Whether a kernel can be enqueued: no error yet, a grid that is not empty, and its dynamic shared
  * memory, above 48 KiB too. */
 template <typename... P>

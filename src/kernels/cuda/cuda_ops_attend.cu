@@ -233,9 +233,6 @@ static float score_scale(int32_t dim) {
     return static_cast<float>(1 / sqrt(static_cast<double>(dim)));
 }
 
-/* A block's shared memory at most. */
-static constexpr size_t SHARED_MOST = 227 * 1024;
-
 /* Whether a block of compute capability 9.0 has room for the list (attend_pair.cuh). */
 static bool fits_pair(const di_stream *s, size_t bytes) {
     int major = 0;

@@ -1,9 +1,9 @@
 /* Collapse and expand (model.md 3.4, 3.5): the ends of sublayers.
  *
- * With few rows kernels are short, and each costs as much as its start. What lies between two
- * sublayers, the sum of the experts, expand and collapse, is one kernel: operations that may be part
- * of it are kept until sublayer_in comes, or anything else, which enqueues them first (cuda_flush).
- * Memory is as if each had been enqueued by itself. */
+ * What lies between two sublayers, the sum of the experts, expand and collapse, is one kernel: with
+ * few rows each costs as much as its start, with many a third of the bytes are not read again.
+ * Operations that may be part of it are kept until sublayer_in comes, or anything else, which enqueues
+ * them first (cuda_flush). Memory is as if each had been enqueued by itself. */
 #include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/streams.cuh"
 
@@ -76,8 +76,7 @@ static __global__ __launch_bounds__(ROW_RELEASED) void sublayer_in_kept(di_subla
     collapse_and_norm<true, true, __nv_bfloat16>(args, kept);
 }
 
-/* Whether sublayer_in keeps such rows: for narrow products, without padding, where there is room.
- * Operations before it wait for it where it may. */
+/* Whether sublayer_in keeps such rows: for narrow products, without padding, where there is room. */
 static bool may_keep(const di_stream *s, int32_t n_rows, int32_t width) {
     return s->release && n_rows > 0 && !mma_is_wide(n_rows) && width % MMA_K == 0 &&
            2 * mma_input_bytes(n_rows, 1, width) <= s->kept.bytes;
@@ -99,36 +98,15 @@ static void set_kept(di_stream *s, const di_sublayer_in_args *args) {
 
 /* ---- Expand ---- */
 
-/* One chunk of all streams, from the sublayer's y; then(k, it) for each. HC: the number of streams, or
- * 0 for any. */
 template <bool WHOLE, int HC, typename A, typename Then>
 static __device__ __forceinline__ void expand_chunk(const di_sublayer_out_args &args, int64_t t,
                                                     int64_t at, const float (&y)[ROW_CHUNK],
                                                     Then then) {
-    constexpr int MOST = HC > 0 ? HC : DI_OPS_MAX_HC;
     int32_t hc = HC > 0 ? HC : args.hc;
-    int64_t width = args.width;
-    const float *post = cuda_at<const float>(args.post) + t * hc;
-    const float *comb = cuda_at<const float>(args.comb) + t * hc * hc;
-    A *streams = cuda_at<A>(args.streams) + t * hc * width;
-    float before[MOST][ROW_CHUNK], sum[ROW_CHUNK];
-#pragma unroll
-    for (int i = 0; i < MOST; i++)
-        if (i < hc) load_chunk<WHOLE>(streams + i * width, at, width, before[i]);
-#pragma unroll
-    for (int k = 0; k < MOST; k++) {
-        if (k >= hc) break;
-        for (int e = 0; e < ROW_CHUNK; e++) sum[e] = 0;
-#pragma unroll
-        for (int i = 0; i < MOST; i++) {
-            if (i >= hc) break;
-            float share = comb[i * hc + k];
-            for (int e = 0; e < ROW_CHUNK; e++) sum[e] = fmaf(share, before[i][e], sum[e]);
-        }
-        for (int e = 0; e < ROW_CHUNK; e++) sum[e] = fmaf(post[k], y[e], sum[e]);
-        store_chunk<WHOLE>(streams + k * width, at, width, sum);
-        then(k, sum);
-    }
+    A *streams = cuda_at<A>(args.streams) + t * hc * args.width;
+    expand_chunk<WHOLE, HC>(cuda_at<const float>(args.post) + t * hc,
+                            cuda_at<const float>(args.comb) + t * hc * hc, hc, streams, streams,
+                            args.width, at, y, then);
 }
 
 template <bool WHOLE, int HC, typename A>
@@ -156,7 +134,7 @@ static void expand(di_stream *s, const di_sublayer_out_args *args) {
         CUDA_LAUNCH_EARLY_A(s, "sublayer_out", grid, ELEMENT_THREADS, 0, sublayer_out_any, *args);
 }
 
-/* ---- Between two sublayers, few rows ---- */
+/* ---- Between two sublayers ---- */
 
 /* y of one chunk: what the experts gave, or what is there. */
 template <bool COMBINE>
@@ -173,7 +151,7 @@ static __device__ __forceinline__ void sublayer_chunk(const di_combine_args &arg
     }
 }
 
-/* A block a row, a thread a chunk; four streams. */
+/* Few rows: a block a row, a thread a chunk; four streams. */
 template <bool COMBINE>
 static __global__ __launch_bounds__(ROW_RELEASED) void between_kernel(di_combine_args combine,
                                                                       di_sublayer_out_args before,
@@ -205,10 +183,113 @@ static __global__ __launch_bounds__(ROW_RELEASED) void between_kernel(di_combine
     keep_chunk<A>(kept, t, at, width, mine);
 }
 
+/* Many: blocks stay, and a row's pieces are on their way while the one before it is computed, each
+ * thread's own to places of its own in shared memory. A row's pieces, of `width` values: of y, or
+ * what it is the sum of; and its streams. */
+template <bool COMBINE>
+static __host__ __device__ __forceinline__ int32_t between_pieces(int32_t top_k) {
+    return (COMBINE ? top_k + 1 : 1) + 4;
+}
+static size_t between_bytes(int32_t pieces, int64_t width) {
+    return 2 * sizeof(__nv_bfloat16) * static_cast<size_t>(pieces * width);
+}
+
+/* This thread's chunk of all pieces of row t. */
+template <bool COMBINE>
+static __device__ __forceinline__ void copy_pieces(const di_combine_args &combine,
+                                                   const di_sublayer_out_args &before, int64_t t,
+                                                   int64_t at, __nv_bfloat16 *to) {
+    typedef const __nv_bfloat16 A;
+    int64_t width = before.width;
+    auto copy = [&](A *from, int32_t n) {
+#pragma unroll 6
+        for (int32_t i = 0; i < n; i++, to += width) copy_16(to + at, from + i * width + at, 16);
+    };
+    if (COMBINE) {
+        copy(cuda_at<A>(combine.rows) + t * combine.top_k * width, combine.top_k);
+        copy(cuda_at<A>(combine.shared) + t * width, 1);
+    } else {
+        copy(cuda_at<A>(before.y) + t * width, 1);
+    }
+    copy(cuda_at<A>(before.streams) + t * 4 * width, 4);
+}
+
+/* Of row t, one each of a warp's lanes: pre, post, comb. */
+static __device__ __forceinline__ float between_factor(const di_sublayer_out_args &before,
+                                                       di_ptr pre, int64_t t) {
+    int lane = lane_id();
+    if (lane >= 24) return 0;
+    return lane < 4   ? cuda_at<const float>(pre)[t * 4 + lane]
+           : lane < 8 ? cuda_at<const float>(before.post)[t * 4 + lane - 4]
+                      : cuda_at<const float>(before.comb)[t * 16 + lane - 8];
+}
+
+template <bool COMBINE>
+static __global__ __launch_bounds__(ROW_RELEASED) void between_many(di_combine_args combine,
+                                                                    di_sublayer_out_args before,
+                                                                    di_sublayer_in_args args) {
+    typedef __nv_bfloat16 A;
+    extern __shared__ __align__(16) uint8_t shared[]; /* [2][pieces][width] */
+    int64_t width = args.width, at = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
+    int32_t top_k = combine.top_k, pieces = between_pieces<COMBINE>(top_k);
+    A *staged = reinterpret_cast<A *>(shared);
+    int32_t stage = pieces * static_cast<int32_t>(width), turn = 0;
+    bool live = at < width;
+    float weight[ROW_CHUNK] = {}, next = 0;
+    let_kernels_begin();
+    if (live) vector_chunk(args.norm, at, weight);
+    await_kernels_before();
+    auto ask = [&](int64_t t, A *to) {
+        if (t < args.n_rows) {
+            next = between_factor(before, args.pre, t);
+            if (live) copy_pieces<COMBINE>(combine, before, t, at, to);
+        }
+        copies_commit();
+    };
+    ask(blockIdx.x, staged);
+    for (int64_t t = blockIdx.x; t < args.n_rows; t += gridDim.x, turn ^= 1) {
+        const A *from = staged + turn * stage;
+        float factor[24], sum = 0, mine[ROW_CHUNK] = {};
+#pragma unroll
+        for (int i = 0; i < 24; i++) factor[i] = __shfl_sync(ALL_LANES, next, i);
+        ask(t + gridDim.x, staged + (turn ^ 1) * stage);
+        copies_wait<1>();
+        if (live) {
+            float y[ROW_CHUNK];
+            if (COMBINE) {
+                combine_chunk<true>(from, from + top_k * width, top_k, width, at, y);
+                store_chunk<true>(cuda_at<A>(combine.out) + t * width, at, width, y);
+                for (int i = 0; i < ROW_CHUNK; i++) y[i] = round_a<A>(y[i]);
+            } else {
+                load_chunk<true>(from, at, width, y);
+            }
+            expand_chunk<true, 4>(factor + 4, factor + 8, 4, from + (pieces - 4) * width,
+                                  cuda_at<A>(before.streams) + t * 4 * width, width, at, y,
+                                  [&](int k, const float *stream) {
+                                      for (int i = 0; i < ROW_CHUNK; i++)
+                                          mine[i] = fmaf(factor[k], round_a<A>(stream[i]), mine[i]);
+                                  });
+            for (int i = 0; i < ROW_CHUNK; i++) mine[i] = round_a<A>(mine[i]);
+            if (!cuda_none(args.collapsed))
+                store_chunk<true>(cuda_at<A>(args.collapsed) + t * width, at, width, mine);
+            sum = chunk_squares(mine, 0);
+        }
+        chunk_norm(mine, weight, root_inverse(row_sum(sum), width, args.eps));
+        if (live) store_chunk<true>(cuda_at<A>(args.out) + t * width, at, width, mine);
+    }
+}
+
+/* Whether operations on such rows wait for the sublayer_in that may follow. */
+static bool may_wait(const di_stream *s, int32_t n_rows, int32_t pieces, int64_t width,
+                     std::initializer_list<di_ptr> rows) {
+    return s->release && n_rows > 0 && released_rows(width, rows) &&
+           between_bytes(pieces, width) <= SHARED_MOST - 1024; /* row_sum has some, too */
+}
+
 void cuda_op_combine(di_stream *s, const di_combine_args *args) {
     cuda_flush(s);
-    if (!may_keep(s, args->n_rows, args->width) ||
-        !released_rows(args->width, {args->rows, args->shared, args->out})) {
+    if (!may_wait(s, args->n_rows, between_pieces<true>(args->top_k), args->width,
+                  {args->rows, args->shared, args->out})) {
         cuda_combine_now(s, args);
         return;
     }
@@ -222,8 +303,8 @@ void cuda_op_sublayer_out(di_stream *s, const di_sublayer_out_args *args) {
     bool follows = p->has_combine && !p->has_out && p->combine.out.address == args->y.address &&
                    p->combine.n_rows == args->n_rows && p->combine.width == args->width;
     if (!follows) cuda_flush(s);
-    if (args->hc != 4 || !may_keep(s, args->n_rows, args->width) ||
-        !released_rows(args->width, {args->streams, args->y})) {
+    if (args->hc != 4 || !may_wait(s, args->n_rows, between_pieces<false>(0), args->width,
+                                   {args->streams, args->y})) {
         expand(s, args);
         return;
     }
@@ -255,9 +336,24 @@ static bool follows_out(const di_stream *s, const di_sublayer_in_args *args) {
     const cuda_pending *p = &s->pending;
     return p->has_out && p->out.streams.address == args->streams.address &&
            p->out.n_rows == args->n_rows && p->out.hc == args->hc && p->out.width == args->width &&
-           may_keep(s, args->n_rows, args->width) &&
            released_rows(args->width, {args->collapsed, args->out}) &&
            !(p->has_mix && p->mix.pre.address == args->pre.address);
+}
+
+template <bool COMBINE>
+static void launch_between(di_stream *s, const cuda_pending &p, const di_sublayer_in_args *args) {
+    uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
+    if (may_keep(s, args->n_rows, args->width)) {
+        cuda_launch_early(s, "sublayer", rows, threads, 0, between_kernel<COMBINE>, p.combine,
+                          p.out, *args, places_of_kept(s, args->n_rows));
+        set_kept(s, args);
+        return;
+    }
+    uint32_t most = static_cast<uint32_t>(s->n_processors) * (ROW_RELEASED / threads);
+    size_t bytes = between_bytes(between_pieces<COMBINE>(p.combine.top_k), args->width);
+    s->kept.x = DI_NONE;
+    cuda_launch_early(s, "sublayer", rows < most ? rows : most, threads, bytes,
+                      between_many<COMBINE>, p.combine, p.out, *args);
 }
 
 static void run_between(di_stream *s, const di_sublayer_in_args *args) {
@@ -265,16 +361,11 @@ static void run_between(di_stream *s, const di_sublayer_in_args *args) {
     s->pending.has_combine = s->pending.has_out = s->pending.has_mix = false;
     cuda_begin_beside(s, false);
     if (!cuda_none(s->beside.pre)) cuda_join(s);
-    kept_rows kept = places_of_kept(s, args->n_rows);
-    uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
     if (p.has_combine)
-        cuda_launch_early(s, "sublayer", rows, threads, 0, between_kernel<true>, p.combine, p.out,
-                          *args, kept);
+        launch_between<true>(s, p, args);
     else
-        cuda_launch_early(s, "sublayer", rows, threads, 0, between_kernel<false>, p.combine, p.out,
-                          *args, kept);
+        launch_between<false>(s, p, args);
     if (p.has_mix) cuda_mix_now(s, &p.mix);
-    set_kept(s, args);
 }
 
 void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {

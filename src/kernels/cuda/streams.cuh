@@ -47,21 +47,56 @@ static __device__ __forceinline__ void collapse_row(const A *streams, const floa
     }
 }
 
-/* The sum of the experts of one chunk, in their order, and then the shared one. */
+/* One chunk of all streams, from the sublayer's y and the streams `from`; then(k, it) for each. post, comb:
+ * of the row. HC: the number of streams, or 0 for any. */
+template <bool WHOLE, int HC, typename A, typename Then>
+static __device__ __forceinline__ void
+expand_chunk(const float *post, const float *comb, int32_t any_hc, const A *from, A *to,
+             int64_t width, int64_t at, const float (&y)[ROW_CHUNK], Then then) {
+    constexpr int MOST = HC > 0 ? HC : DI_OPS_MAX_HC;
+    int32_t hc = HC > 0 ? HC : any_hc;
+    float before[MOST][ROW_CHUNK], sum[ROW_CHUNK];
+#pragma unroll
+    for (int i = 0; i < MOST; i++)
+        if (i < hc) load_chunk<WHOLE>(from + i * width, at, width, before[i]);
+#pragma unroll
+    for (int k = 0; k < MOST; k++) {
+        if (k >= hc) break;
+        for (int e = 0; e < ROW_CHUNK; e++) sum[e] = 0;
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            if (i >= hc) break;
+            float share = comb[i * hc + k];
+            for (int e = 0; e < ROW_CHUNK; e++) sum[e] = fmaf(share, before[i][e], sum[e]);
+        }
+        for (int e = 0; e < ROW_CHUNK; e++) sum[e] = fmaf(post[k], y[e], sum[e]);
+        store_chunk<WHOLE>(to + k * width, at, width, sum);
+        then(k, sum);
+    }
+}
+
+/* The sum of the experts of one chunk, in their order, and then the shared one. rows, shared: of the
+ * row. */
 template <bool WHOLE, typename A>
-static __device__ __forceinline__ void combine_chunk(const di_combine_args &args, int64_t t,
-                                                     int64_t at, float (&sum)[ROW_CHUNK]) {
-    int64_t width = args.width;
-    const A *rows = cuda_at<const A>(args.rows) + t * args.top_k * width;
+static __device__ __forceinline__ void combine_chunk(const A *rows, const A *shared, int32_t top_k,
+                                                     int64_t width, int64_t at,
+                                                     float (&sum)[ROW_CHUNK]) {
     float v[ROW_CHUNK];
     for (int i = 0; i < ROW_CHUNK; i++) sum[i] = 0;
 #pragma unroll 4
-    for (int32_t k = 0; k < args.top_k; k++) {
+    for (int32_t k = 0; k < top_k; k++) {
         load_chunk<WHOLE>(rows + k * width, at, width, v);
         for (int i = 0; i < ROW_CHUNK; i++) sum[i] += v[i];
     }
-    load_chunk<WHOLE>(cuda_at<const A>(args.shared) + t * width, at, width, v);
+    load_chunk<WHOLE>(shared, at, width, v);
     for (int i = 0; i < ROW_CHUNK; i++) sum[i] += v[i];
+}
+template <bool WHOLE, typename A>
+static __device__ __forceinline__ void combine_chunk(const di_combine_args &args, int64_t t,
+                                                     int64_t at, float (&sum)[ROW_CHUNK]) {
+    combine_chunk<WHOLE>(cuda_at<const A>(args.rows) + t * args.top_k * args.width,
+                         cuda_at<const A>(args.shared) + t * args.width, args.top_k, args.width, at,
+                         sum);
 }
 
 #endif
