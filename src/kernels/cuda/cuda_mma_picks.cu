@@ -1,23 +1,27 @@
-/* Sorting of picks by expert, by one block. Few picks have a thread each that counts those before
- * its own; many, and those for wide tiles, are sorted by counting, each warp taking a stretch of
- * them. Within an expert picks stay in the order of their rows, so lists are the same in every run.
+/* Sorting of picks by expert. Few picks have a thread of one block each that counts those before its
+ * own; many, and those for wide tiles, are sorted by counting by a cluster of blocks, each warp taking
+ * a stretch of them. Within an expert picks stay in the order of their rows, so lists are the same in
+ * every run.
  */
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/mma_picks.cuh"
 #include "kernels/cuda/mma_prepare.cuh"
 
 static constexpr int SORT_WARPS = 32, SORT_THREADS = SORT_WARPS * WARP;
+static constexpr int SORT_BLOCKS = 8; /* of the cluster */
 
-/* Shared memory: counts of every warp, then three numbers of every expert. */
+/* Shared memory of a block: counts of every warp, then four numbers of every expert. */
 typedef struct sort_tables {
     int32_t *counts; /* [SORT_WARPS][n_experts]: picks; later those before the warp's */
+    int32_t *mine;   /* [n_experts]: picks of the block, for all of the cluster */
     int32_t *total, *slot, *tile; /* [n_experts]: picks; their first slot and tile */
 } sort_tables;
 static size_t table_bytes(int32_t n_experts) {
-    return (SORT_WARPS + 3) * sizeof(int32_t) * static_cast<size_t>(n_experts);
+    return (SORT_WARPS + 4) * sizeof(int32_t) * static_cast<size_t>(n_experts);
 }
 
 /* Of pick i; -1 for one that is not there or dead. */
-static __device__ int32_t expert_of(const di_experts_args &args, int64_t i, int64_t end) {
+static __device__ int32_t expert_of(const di_experts_args &args, int32_t i, int32_t end) {
     if (i >= end) return -1;
     if (!cuda_none(args.pos) && cuda_at<const int32_t>(args.pos)[i / args.top_k] < 0) return -1;
     return cuda_at<const int32_t>(args.picks)[i];
@@ -27,11 +31,12 @@ static __device__ int32_t expert_of(const di_experts_args &args, int64_t i, int6
  * counts on. */
 template <typename Use>
 static __device__ void count_picks(const di_experts_args &args, int32_t *counts, Use use) {
-    int64_t all = static_cast<int64_t>(args.n_rows) * args.top_k;
-    int64_t each = (all + SORT_THREADS - 1) / SORT_THREADS * WARP, begin = warp_id() * each;
-    int64_t end = begin + each < all ? begin + each : all;
+    constexpr int32_t ALL_THREADS = SORT_BLOCKS * SORT_THREADS;
+    int32_t all = args.n_rows * args.top_k, each = (all + ALL_THREADS - 1) / ALL_THREADS * WARP;
+    int32_t begin = (static_cast<int32_t>(blockIdx.x) * SORT_WARPS + warp_id()) * each;
+    int32_t end = begin + each < all ? begin + each : all;
     int32_t next = expert_of(args, begin + lane_id(), end);
-    for (int64_t at = begin; at < end; at += WARP) {
+    for (int32_t at = begin; at < end; at += WARP) {
         int32_t e = next;
         next = expert_of(args, at + WARP + lane_id(), end); /* on its way meanwhile */
         uint32_t same = __match_any_sync(ALL_LANES, e);
@@ -62,7 +67,7 @@ static __device__ int32_t tile_begin(const pick_lists &lists, int32_t picks, int
     return i <= whole ? i * width : whole * width + (i - whole) * less;
 }
 
-/* Warp 0: where the slots and the tiles of every expert begin. */
+/* Warp 0 of every block: where the slots and the tiles of every expert begin. */
 static __device__ void place_experts(int32_t n_experts, const sort_tables &t,
                                      const pick_lists &lists) {
     int32_t slot = 0, tile = 0;
@@ -75,9 +80,38 @@ static __device__ void place_experts(int32_t n_experts, const sort_tables &t,
         slot = __shfl_sync(ALL_LANES, slot_end, WARP - 1);
         tile = __shfl_sync(ALL_LANES, tile_end, WARP - 1);
     }
-    if (lane_id() == 0) *lists.n_tiles = tile, *lists.n_slots = slot;
+    if (blockIdx.x == 0 && lane_id() == 0) *lists.n_tiles = tile, *lists.n_slots = slot;
 }
 
+/* The cluster has counted: total of expert e, and counts of the warps of this block. */
+static __device__ void join_counts(const sort_tables &t, int32_t n, int32_t e) {
+    int32_t total = 0, before = 0;
+#pragma unroll
+    for (int b = 0; b < SORT_BLOCKS; b++) {
+        int32_t of_block = cluster_peer(t.mine, b)[e];
+        total += of_block;
+        before += b < static_cast<int>(blockIdx.x) ? of_block : 0;
+    }
+    t.total[e] = total;
+    for (int w = 0; w < SORT_WARPS; w++) {
+        int32_t mine = t.counts[w * n + e];
+        t.counts[w * n + e] = before;
+        before += mine;
+    }
+}
+
+/* The tiles of expert e, and what lies between its slots and the next one's. */
+static __device__ void list_tiles(const sort_tables &t, const pick_lists &lists, int32_t e) {
+    int32_t picks = t.total[e], done = 0;
+    for (int32_t i = 0; done < picks; i++) {
+        int32_t next = tile_begin(lists, picks, i + 1), end = next < picks ? next : picks;
+        lists.tiles[t.tile[e] + i] = pick_tile{e, t.slot[e] + done, end - done};
+        done = end;
+    }
+    for (int32_t i = picks; i % lists.align != 0; i++) lists.pick[t.slot[e] + i] = -1;
+}
+
+/* By the first SORT_BLOCKS blocks. */
 static __device__ void sort_picks(const di_experts_args &args, const sort_tables &t,
                                   const pick_lists &lists) {
     int32_t n = args.n_experts, thread = static_cast<int32_t>(threadIdx.x);
@@ -85,37 +119,30 @@ static __device__ void sort_picks(const di_experts_args &args, const sort_tables
     int32_t *counts = t.counts + warp_id() * n;
     for (int32_t i = thread; i < SORT_WARPS * n; i += SORT_THREADS) t.counts[i] = 0;
     __syncthreads();
-    count_picks(args, counts, [](int64_t, int32_t, int32_t) {});
+    count_picks(args, counts, [](int32_t, int32_t, int32_t) {});
     __syncthreads();
     for (int32_t e = thread; e < n; e += SORT_THREADS) {
-        int32_t before = 0;
-        for (int w = 0; w < SORT_WARPS; w++) {
-            int32_t mine = t.counts[w * n + e];
-            t.counts[w * n + e] = before;
-            before += mine;
-        }
-        t.total[e] = before;
+        t.mine[e] = 0;
+        for (int w = 0; w < SORT_WARPS; w++) t.mine[e] += t.counts[w * n + e];
     }
+    cluster_sync();
+    for (int32_t e = thread; e < n; e += SORT_THREADS) join_counts(t, n, e);
+    cluster_arrive(); /* nothing of other blocks is read from here on */
     __syncthreads();
     if (warp_id() == 0) place_experts(n, t, lists);
     __syncthreads();
-    for (int32_t e = thread; e < n; e += SORT_THREADS) {
-        int32_t picks = t.total[e], done = 0;
-        for (int32_t i = 0; done < picks; i++) {
-            int32_t next = tile_begin(lists, picks, i + 1), end = next < picks ? next : picks;
-            lists.tiles[t.tile[e] + i] = pick_tile{e, t.slot[e] + done, end - done};
-            done = end;
-        }
-        for (int32_t i = t.total[e]; i % lists.align != 0; i++) lists.pick[t.slot[e] + i] = -1;
-    }
-    count_picks(args, counts, [&](int64_t i, int32_t e, int32_t before) {
-        int64_t row = i / args.top_k;
+    for (int32_t e = thread * SORT_BLOCKS + static_cast<int32_t>(blockIdx.x); e < n;
+         e += SORT_THREADS * SORT_BLOCKS)
+        list_tiles(t, lists, e);
+    count_picks(args, counts, [&](int32_t i, int32_t e, int32_t before) {
+        int32_t row = i / args.top_k;
         int32_t slot = t.slot[e] + counts[e] + before, below = 0;
 #pragma unroll 8 /* loads at once */
         for (int32_t k = 0; k < args.top_k; k++) below += picks[row * args.top_k + k] < e;
-        lists.pick[slot] = static_cast<int32_t>(i);
-        lists.place[slot] = static_cast<int32_t>(row * args.top_k + below);
+        lists.pick[slot] = i;
+        lists.place[slot] = row * args.top_k + below;
     });
+    cluster_wait();
 }
 
 /* ---- Few picks ---- */
@@ -172,17 +199,18 @@ static __global__ void __launch_bounds__(FEW_PICKS)
 
 /* ---- Many ---- */
 
-/* The same. */
-static __global__ void __launch_bounds__(SORT_THREADS)
+/* The same, by the first cluster. */
+static __global__ void __launch_bounds__(SORT_THREADS) __cluster_dims__(SORT_BLOCKS)
     picks_kernel(di_experts_args args, pick_lists lists, mma_input in) {
     extern __shared__ int32_t tables[];
     begin_early();
-    if (blockIdx.x > 0) {
-        mma_prepare_chunk(in, static_cast<int32_t>((blockIdx.x - 1) * SORT_THREADS + threadIdx.x));
+    if (blockIdx.x >= SORT_BLOCKS) {
+        mma_prepare_chunk(in, static_cast<int32_t>((blockIdx.x - SORT_BLOCKS) * SORT_THREADS +
+                                                   threadIdx.x));
         return;
     }
-    int32_t n = args.n_experts, *total = tables + SORT_WARPS * n;
-    sort_picks(args, sort_tables{tables, total, total + n, total + 2 * n}, lists);
+    int32_t n = args.n_experts, *mine = tables + SORT_WARPS * n;
+    sort_picks(args, sort_tables{tables, mine, mine + n, mine + 2 * n, mine + 3 * n}, lists);
 }
 
 pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t width, bool wide,
@@ -194,13 +222,15 @@ pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t wid
     lists.n_tiles = cuda_take<int32_t>(s, 1), lists.n_slots = cuda_take<int32_t>(s, 1);
     lists.tiles = cuda_take<pick_tile>(s, static_cast<uint64_t>(mma_most_tiles(args, width)));
     lists.pick = cuda_take<int32_t>(s, slots), lists.place = cuda_take<int32_t>(s, slots);
-    CUDA_REQUIRE(picks <= INT32_MAX && table_bytes(args->n_experts) <= 200 * 1024);
+    CUDA_REQUIRE(picks <= INT32_MAX / 2 && table_bytes(args->n_experts) <= 200 * 1024);
     mma_input input = in == NULL ? mma_input{} : *in;
     int64_t chunks = in == NULL ? 0 : mma_input_chunks(input);
     CUDA_REQUIRE(chunks < INT32_MAX - SORT_THREADS);
     if (picks > FEW_PICKS || (wide && picks > 0))
-        cuda_launch_early(s, "experts", 1 + cuda_blocks(chunks, SORT_THREADS), SORT_THREADS,
-                          table_bytes(args->n_experts), picks_kernel, *args, lists, input);
+        cuda_launch_early(s, "experts",
+                          SORT_BLOCKS * (1 + cuda_blocks(chunks, SORT_BLOCKS * SORT_THREADS)),
+                          SORT_THREADS, table_bytes(args->n_experts), picks_kernel, *args, lists,
+                          input);
     else if (picks > 0)
         cuda_launch_early(s, "experts", 1 + cuda_blocks(chunks, FEW_PICKS), FEW_PICKS, 0,
                           few_picks_kernel, *args, lists, input);
