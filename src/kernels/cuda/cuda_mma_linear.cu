@@ -103,7 +103,8 @@ void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_re
 
 bool mma_run_low(di_stream *s, const cuda_product *p, const di_matrix *w, mma_ready *ready) {
     if (!mma_takes(s, p->w.dtype) || !mma_takes(s, w->dtype) ||
-        !read_as_stored(p->w.dtype, p->x, p->x_stride, p->n_rows, p->w.k, false) ||
+        !(read_as_stored(p->w.dtype, p->x, p->x_stride, p->n_rows, p->w.k, false) ||
+          mma_linear_makes(s, p, w)) ||
         p->w.n % (32 * p->groups) != 0 || w->k != p->w.n || w->k % MMA_K != 0)
         return false;
     mma_ready x =

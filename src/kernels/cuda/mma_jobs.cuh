@@ -8,7 +8,8 @@
  * tiles of some height and width; x_row(tile, column), the prepared row (AS_STORED: the value that it
  * begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what becomes
  * of sums. One side: store of one; with column_at, which says where a column goes, store4 of four,
- * store8 of eight that are bf16, store_float where FLOATS and the tile say so. Two: finish and finish8;
+ * store8 of eight that are bf16 (WHOLE_OCTETS: of all columns of eight), store_float where FLOATS and the
+ * tile say so. Two: finish and finish8;
  * with column_at, which says a column's weight, store_h8 of eight of both that are bf16. COLUMNS: narrow
  * products ask column_at before a tile's turn and give what it says to store or finish.
  */
@@ -98,6 +99,7 @@ template <di_dtype W> struct mma_linear {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
     static constexpr bool STATIC = true, AS_STORED = false, FLOATS = true, COLUMNS = false;
+    static constexpr bool WHOLE_OCTETS = false;
     mma_rows rows;
     const uint8_t *x;
     int32_t groups, n_rows;
@@ -197,6 +199,23 @@ template <di_dtype W> struct mma_linear_low : mma_linear_stored<W> {
     }
 };
 
+/* The same of many rows: eight neighbours at once, in whole warps, also of columns that fill up the last
+ * eight, which are zeros. */
+template <di_dtype W> struct mma_linear_made : mma_linear<W> {
+    static constexpr bool FLOATS = false, WHOLE_OCTETS = true;
+    uint8_t *ready;
+    typedef int32_t of_column;
+    __device__ of_column column_at(const mma_tile &t, int32_t column) const {
+        return t.column + column;
+    }
+    __device__ void store8(const mma_tile &t, int32_t row, of_column column, uint4 y) const {
+        float v[8];
+        bf16_words(y, v);
+        mma_store_wide<W>(mma_rows8(this->n_rows) / 8, ready, column, t.out_row + row,
+                          t.row + row < t.end, v);
+    }
+};
+
 /* RoPE of what comes out, heads side by side, at the rows' positions: those that are dead stay as they
  * are. Tiles of 32 rows, of which a head has a whole number, a lane each. */
 typedef struct mma_turn {
@@ -253,6 +272,7 @@ template <di_dtype W> struct mma_expert_in {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 2;
     static constexpr bool STATIC = false, AS_STORED = false, COLUMNS = true;
+    static constexpr bool WHOLE_OCTETS = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *data[2];
@@ -353,6 +373,7 @@ template <di_dtype W> struct mma_expert_out {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
     static constexpr bool STATIC = true, AS_STORED = false, FLOATS = false, COLUMNS = true;
+    static constexpr bool WHOLE_OCTETS = false;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *x; /* h */

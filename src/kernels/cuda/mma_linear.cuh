@@ -37,9 +37,14 @@ static void mma_linear_as_stored(di_stream *s, const mma_linear<W> &job, int64_t
     }
 }
 
+template <di_dtype W, int N>
+static bool mma_linear_is_split(const di_stream *s, const mma_linear<W> &job) {
+    return mma_is_split<mma_wide<mma_linear<W>, N, true>::BLOCKS>(s, job.rows.k,
+                                                                  job.count(WIDE_HEIGHT, N));
+}
 template <di_dtype W, int N> static void mma_linear_wide(di_stream *s, const mma_linear<W> &job) {
     int64_t items = job.count(WIDE_HEIGHT, N);
-    if (mma_is_split<mma_wide<mma_linear<W>, N, true>::BLOCKS>(s, job.rows.k, items))
+    if (mma_linear_is_split<W, N>(s, job))
         mma_launch_split<mma_linear<W>, N>(s, "product", job, items);
     else
         mma_launch_wide<mma_linear<W>, N>(s, "product", job, items);
@@ -57,17 +62,36 @@ static mma_linear<W> mma_linear_job(const di_stream *s, const cuda_product *p, i
     return job;
 }
 
+/* Rows above which tiles have 128 columns. */
+static constexpr int32_t MMA_WIDEST_ROWS = 64;
+/* Whether a product of so many rows gives them ready for that with w (mma_linear_made). */
+static bool mma_linear_makes(const di_stream *s, const cuda_product *p, const di_matrix *w) {
+    constexpr di_dtype W = DI_F8_E4M3;
+    const mma_ready nothing = {};
+    return p->w.dtype == W && w->dtype == W && p->n_rows > MMA_WIDEST_ROWS &&
+           !mma_linear_is_split<W, 128>(s, mma_linear_job<W>(s, p, 1, &nothing));
+}
+template <di_dtype W>
+static void mma_linear_make(di_stream *s, const mma_linear<W> &job, const mma_ready *low) {
+    if constexpr (W == DI_F8_E4M3) {
+        mma_linear_made<W> made = {job, low->data};
+        mma_launch_wide<mma_linear_made<W>, 128>(s, "product", made, job.count(WIDE_HEIGHT, 128));
+    }
+}
+
 template <di_dtype W>
 static void mma_linear_run(di_stream *s, const cuda_product *p, int32_t n, const mma_ready *x,
                            const mma_ready *low) {
     mma_linear<W> job = mma_linear_job<W>(s, p, n, x);
     if (x->stride > 0)
         mma_linear_as_stored<W>(s, job, x->stride, low);
+    else if (low != NULL)
+        mma_linear_make<W>(s, job, low);
     else if (!x->wide)
         mma_linear_narrow(s, job);
     else if (job.n_rows <= 32)
         mma_linear_wide<W, 32>(s, job);
-    else if (job.n_rows <= 64)
+    else if (job.n_rows <= MMA_WIDEST_ROWS)
         mma_linear_wide<W, 64>(s, job);
     else
         mma_linear_wide<W, 128>(s, job);

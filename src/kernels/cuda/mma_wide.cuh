@@ -380,6 +380,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             if (first >= at.columns) break;
             put_pass(first, total, mine);
             int left = at.columns - first < PASS ? at.columns - first : PASS;
+            if (Job::WHOLE_OCTETS) left = (left + 7) / 8 * 8;
 #pragma unroll 1
             for (int i = thread / CHUNKS; i < left; i += WIDE_GROUP / CHUNKS)
                 job.store8(at, group * ROWS + chunk * 8, columns[first + i],
@@ -483,7 +484,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 
     __device__ of_column find_column(const mma_tile &at) const {
         int32_t column = static_cast<int32_t>(threadIdx.x) % WIDE_GROUP;
-        return !SPLIT && column < at.columns ? job.column_at(at, column) : of_column{};
+        bool live = Job::WHOLE_OCTETS || column < at.columns;
+        return !SPLIT && live ? job.column_at(at, column) : of_column{};
     }
     __device__ void store_tile(const mma_tile &at, const float (&total)[SUMS],
                                of_column mine) const {
