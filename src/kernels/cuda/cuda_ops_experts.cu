@@ -16,13 +16,19 @@ static __device__ float score_of(di_score scoring, double z, double top) {
     return static_cast<float>(sqrt(fmax(z, 0.0) + log1p(exp(-fabs(z)))));
 }
 
+/* z by the temperature. */
+static __device__ __forceinline__ float cooled(const di_route_args &args, float z) {
+    return args.temperature == 1 ? z
+                                 : static_cast<float>(static_cast<double>(z) / args.temperature);
+}
+
 /* scores[e] of all experts from z, which is divided by the temperature. A softmax is for a block of
  * ROW_THREADS threads. */
 static __device__ void row_scores(const di_route_args &args, float *z, float *scores) {
     int32_t n = args.gate.n, each = static_cast<int32_t>(blockDim.x);
     double top = -INFINITY, total = 0;
     for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n; e += each) {
-        z[e] = static_cast<float>(static_cast<double>(z[e]) / args.temperature);
+        z[e] = cooled(args, z[e]);
         top = fmax(top, static_cast<double>(z[e]));
     }
     bool softmax = args.scoring == DI_SCORING_SOFTMAX;
@@ -107,6 +113,34 @@ static __global__ __launch_bounds__(ROW_MOST) void route_kernel(di_route_args ar
     if (warp_id() == 0) take_best(args, t, keys, scores, reinterpret_cast<int32_t *>(scores + n));
 }
 
+/* The same for many rows: a warp each, but for a softmax. Shared of a warp: keys and scores of all
+ * experts; the chosen ones. */
+static constexpr int ROUTE_WARPS = 4;
+static size_t route_bytes(const di_route_args *args) { /* of a row */
+    return sizeof(float) * static_cast<size_t>(2 * args->gate.n + args->top_k);
+}
+static __global__
+__launch_bounds__(ROUTE_WARPS *WARP) void route_many_kernel(di_route_args args,
+                                                            const float *products) {
+    extern __shared__ float shared[];
+    int32_t n = args.gate.n;
+    int64_t t = static_cast<int64_t>(blockIdx.x) * ROUTE_WARPS + warp_id();
+    float *scores = shared + warp_id() * (2 * n + args.top_k);
+    uint32_t *keys = reinterpret_cast<uint32_t *>(scores + n);
+    begin_early();
+    if (t >= args.n_rows) return;
+#pragma unroll 4
+    for (int32_t e = lane_id(); e < n; e += WARP) {
+        float z = cooled(args, products[t * n + e]);
+        float score = score_of(args.scoring, static_cast<double>(z), 0);
+        scores[e] = score;
+        keys[e] = choice_key(score + vector_value(args.bias, e));
+        if (!cuda_none(args.scores)) cuda_at<float>(args.scores)[t * n + e] = score;
+    }
+    __syncwarp();
+    take_best(args, t, keys, scores, reinterpret_cast<int32_t *>(keys + n));
+}
+
 void cuda_op_route(di_stream *s, const di_route_args *args) {
     cuda_begin_beside(s, false);
     int32_t n = args->gate.n;
@@ -118,13 +152,18 @@ void cuda_op_route(di_stream *s, const di_route_args *args) {
     di_ptr products =
         scores != NULL ? cuda_ptr(scores) : cuda_take_f(s, static_cast<int64_t>(args->n_rows) * n);
     cuda_linear_rows(s, &args->gate, args->u, args->n_rows, false, true, products);
+    if (args->n_rows > CUDA_BESIDE_ROWS && args->scoring != DI_SCORING_SOFTMAX) {
+        cuda_launch_early(s, "route", cuda_blocks(args->n_rows, ROUTE_WARPS), ROUTE_WARPS * WARP,
+                          ROUTE_WARPS * route_bytes(args), route_many_kernel, *args,
+                          cuda_at<const float>(products));
+        return;
+    }
     bool aside = scores != NULL && cuda_step_aside(s, 0);
     uint32_t threads = cuda_blocks(n, WARP) * WARP; /* an expert each, as far as a block goes */
     if (threads > ROW_MOST) threads = ROW_MOST;
     if (args->scoring == DI_SCORING_SOFTMAX) threads = ROW_THREADS;
-    cuda_launch_early(s, "route", static_cast<uint32_t>(args->n_rows), threads,
-                      sizeof(float) * static_cast<size_t>(2 * n + args->top_k), route_kernel, *args,
-                      cuda_at<const float>(products));
+    cuda_launch_early(s, "route", static_cast<uint32_t>(args->n_rows), threads, route_bytes(args),
+                      route_kernel, *args, cuda_at<const float>(products));
     if (!aside) return;
     cuda_step_back(s);
     s->beside.router = true;
