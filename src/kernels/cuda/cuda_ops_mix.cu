@@ -2,17 +2,16 @@
 #include "kernels/cuda/last_block.cuh"
 #include "kernels/cuda/mix_product.cuh"
 
-/* What a row's sums become, by one warp: lane i has sum i of the products, lane MIX_N that of the
- * squares. */
-static __device__ float mix_value(const di_mix_args &args, float sum) {
-    float width = static_cast<float>(static_cast<int64_t>(args.hc) * args.width);
-    float mean = __shfl_sync(ALL_LANES, sum, MIX_N) / width;
-    int lane = lane_id();
-    if (lane >= MIX_N) return 0;
-    int part = lane < MIX_HC ? 0 : lane < 2 * MIX_HC ? 1 : 2;
+/* What sum i of a row's products becomes; root: mix_root of its squares. */
+static __device__ __forceinline__ float mix_root(const di_mix_args &args, float squares) {
+    float mean = squares / static_cast<float>(static_cast<int64_t>(args.hc) * args.width);
     /* Where everything is 0, m is 0 whatever the divisor. */
-    float root = sqrtf(fmaxf(mean + static_cast<float>(args.rms_eps), 0x1p-126f));
-    return fmaf(sum / root, vector_value(args.scale, part), vector_value(args.base, lane));
+    return sqrtf(fmaxf(mean + static_cast<float>(args.rms_eps), 0x1p-126f));
+}
+static __device__ __forceinline__ float mix_value(const di_mix_args &args, int i, float sum,
+                                                  float root) {
+    int part = i < MIX_HC ? 0 : i < 2 * MIX_HC ? 1 : 2;
+    return fmaf(sum / root, vector_value(args.scale, part), vector_value(args.base, i));
 }
 
 /* ---- Sinkhorn of four streams, in the registers of every lane ---- */
@@ -49,10 +48,11 @@ static __device__ __forceinline__ void sinkhorn4(float (*c)[MIX_HC], int32_t ite
     }
 }
 
-/* All outputs of row t by one warp; `sum` as for mix_value. */
+/* All outputs of row t by one warp: lane i has sum i of the products, lane MIX_N that of the squares. */
 static __device__ void mix_row(const di_mix_args &args, int64_t t, float sum) {
-    float m = mix_value(args, sum), c[MIX_HC][MIX_HC], mine = 0;
     int lane = lane_id();
+    float root = mix_root(args, __shfl_sync(ALL_LANES, sum, MIX_N)), c[MIX_HC][MIX_HC], mine = 0;
+    float m = lane < MIX_N ? mix_value(args, lane, sum, root) : 0;
 #pragma unroll
     for (int i = 0; i < MIX_HC * MIX_HC; i++)
         c[i / MIX_HC][i % MIX_HC] = __shfl_sync(ALL_LANES, m, 2 * MIX_HC + i);
@@ -67,24 +67,42 @@ static __device__ void mix_row(const di_mix_args &args, int64_t t, float sum) {
     if (lane < MIX_HC * MIX_HC) cuda_at<float>(args.comb)[t * MIX_HC * MIX_HC + lane] = mine;
 }
 
+/* The same by one thread from all of the row's sums. */
+static __device__ void mix_whole_row(const di_mix_args &args, int64_t t, const float *sums) {
+    float root = mix_root(args, sums[MIX_N]), c[MIX_HC][MIX_HC];
+    float eps = static_cast<float>(args.hc_eps);
+#pragma unroll
+    for (int i = 0; i < MIX_HC; i++) {
+        float pre = mix_value(args, i, sums[i], root);
+        float post = mix_value(args, MIX_HC + i, sums[MIX_HC + i], root);
+        cuda_at<float>(args.pre)[t * MIX_HC + i] = sigmoid(pre) + eps;
+        cuda_at<float>(args.post)[t * MIX_HC + i] = 2 * sigmoid(post);
+    }
+#pragma unroll
+    for (int i = 0; i < MIX_HC * MIX_HC; i++)
+        c[i / MIX_HC][i % MIX_HC] = mix_value(args, 2 * MIX_HC + i, sums[2 * MIX_HC + i], root);
+    sinkhorn4(c, args.iters, eps);
+#pragma unroll
+    for (int i = 0; i < MIX_HC * MIX_HC; i++)
+        cuda_at<float>(args.comb)[t * MIX_HC * MIX_HC + i] = c[i / MIX_HC][i % MIX_HC];
+}
+
 /* ---- Four streams: sums, then rows ---- */
 
 static constexpr int FINISH_WARPS = 4, FINISH_THREADS = FINISH_WARPS * WARP;
 
-/* Row t from its sums, [parts][MIX_SUMS]: quads or, unless `quads`, groups. By FINISH_WARPS warps;
- * shared: MIX_SUMS a group. The sums may be another block's work of the same kernel. */
-static __device__ void finish_row(const di_mix_args &args, const float *sums, bool quads, int64_t t,
+/* Row t from its sums, [quads][MIX_SUMS], by FINISH_WARPS warps; shared: MIX_SUMS a group. The sums
+ * may be another block's work of the same kernel. */
+static __device__ void finish_row(const di_mix_args &args, const float *sums, int64_t t,
                                   float *shared) {
     int64_t k = static_cast<int64_t>(args.hc) * args.width;
     int32_t n_groups = mix_groups(k), n_quads = mix_quads(k), lane = lane_id();
-    const float *row = sums + t * (quads ? n_quads : n_groups) * MIX_SUMS + lane;
+    const float *row = sums + t * n_quads * MIX_SUMS + lane;
 #pragma unroll 5
     for (int32_t group = warp_id(); group < n_groups; group += FINISH_WARPS) {
         float part[4] = {};
-        for (int i = 0; i < 4 && lane < MIX_SUMS; i++) {
-            int32_t at = quads ? 4 * group + i : group;
-            if (quads ? at < n_quads : i == 0) part[i] = __ldcg(row + at * MIX_SUMS);
-        }
+        for (int i = 0; i < 4 && lane < MIX_SUMS; i++)
+            if (4 * group + i < n_quads) part[i] = __ldcg(row + (4 * group + i) * MIX_SUMS);
         if (lane < MIX_SUMS) shared[group * MIX_SUMS + lane] = mix_sum4(part, 1);
     }
     __syncthreads();
@@ -96,11 +114,31 @@ static __device__ void finish_row(const di_mix_args &args, const float *sums, bo
 }
 
 static __global__ __launch_bounds__(FINISH_THREADS) void mix_finish_kernel(di_mix_args args,
-                                                                           const float *sums,
-                                                                           bool quads) {
+                                                                           const float *sums) {
     extern __shared__ float shared[];
     begin_early();
-    finish_row(args, sums, quads, blockIdx.x, shared);
+    finish_row(args, sums, blockIdx.x, shared);
+}
+
+/* Many rows from theirs, [groups][MIX_SUMS]: a warp a row joins them, then a thread of the first warp a
+ * row, whose iterations take a warp as long as one row's. */
+static constexpr int JOINED_ROWS = 8; /* of a block: small ones find room beside products */
+static __global__ __launch_bounds__(JOINED_ROWS *WARP) void mix_join_kernel(di_mix_args args,
+                                                                            const float *sums) {
+    __shared__ float joined[JOINED_ROWS][MIX_SUMS];
+    int32_t n_groups = mix_groups(static_cast<int64_t>(args.hc) * args.width), lane = lane_id();
+    int64_t first = static_cast<int64_t>(blockIdx.x) * JOINED_ROWS, t = first + warp_id();
+    begin_early();
+    if (t < args.n_rows && lane < MIX_SUMS) {
+        const float *row = sums + t * n_groups * MIX_SUMS + lane;
+        float sum = 0;
+#pragma unroll 20 /* the release's: all at once */
+        for (int32_t group = 0; group < n_groups; group++) sum += row[group * MIX_SUMS];
+        joined[warp_id()][lane] = sum;
+    }
+    __syncthreads();
+    if (warp_id() == 0 && lane < JOINED_ROWS && first + lane < args.n_rows)
+        mix_whole_row(args, first + lane, joined[lane]);
 }
 
 /* At most 8 rows: a block a quad. The last one finishes the rows if they are at most `finish`. */
@@ -127,7 +165,7 @@ static __global__ __launch_bounds__(FINISH_THREADS) void mix_few_kernel(di_mix_a
     }
     if (args.n_rows > FEW_FINISH || !last_block(counter, gridDim.x)) return;
     for (int64_t t = 0; t < args.n_rows; t++) {
-        finish_row(args, sums, true, t, shared);
+        finish_row(args, sums, t, shared);
         __syncthreads();
     }
 }
@@ -189,14 +227,16 @@ static void mix4(di_stream *s, const di_mix_args *args) {
         CUDA_LAUNCH_EARLY_A(s, "mix", blocks, FINISH_THREADS, finish, mix_few_kernel, *args, sums,
                             cuda_counters(s));
         if (args->n_rows <= FEW_FINISH) return;
+        cuda_launch_early(s, "mix", static_cast<uint32_t>(args->n_rows), FINISH_THREADS, finish,
+                          mix_finish_kernel, *args, static_cast<const float *>(sums));
     } else {
         uint32_t tiles = cuda_blocks(args->n_rows, MANY_ROWS);
         uint32_t fit = static_cast<uint32_t>(s->n_processors) / groups;
         dim3 grid(groups, fit < 1 ? 1 : fit < tiles ? fit : tiles);
         CUDA_LAUNCH_EARLY_A(s, "mix", grid, MANY_THREADS, many, mix_many_kernel, *args, sums);
+        cuda_launch_early(s, "mix", cuda_blocks(args->n_rows, JOINED_ROWS), JOINED_ROWS * WARP, 0,
+                          mix_join_kernel, *args, static_cast<const float *>(sums));
     }
-    cuda_launch_early(s, "mix", static_cast<uint32_t>(args->n_rows), FINISH_THREADS, finish,
-                      mix_finish_kernel, *args, static_cast<const float *>(sums), few);
 }
 
 /* ---- Any other number of streams ---- */
