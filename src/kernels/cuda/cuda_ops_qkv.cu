@@ -105,8 +105,9 @@ static __global__ __launch_bounds__(ROW_MOST) void low_kernel(query_norm query,
 }
 
 /* RoPE of the queries: a warp EACH heads of a row, all of which are asked for at once; lane l has the
- * pairs l, l + 32, ... */
-template <typename A, int EACH> static __global__ void query_rope_kernel(di_qkv_args args) {
+ * pairs l, l + 32, ... angles: of all rows' pairs, by the kernel before the last. */
+template <typename A, int EACH>
+static __global__ void query_rope_kernel(di_qkv_args args, const float2 *angles) {
     int32_t half = args.rope.dims / 2, width = args.head_dim;
     int32_t first = (static_cast<int32_t>(blockIdx.y) * ROW_WARPS + warp_id()) * EACH;
     int64_t t = blockIdx.x, tail = width - args.rope.dims;
@@ -122,7 +123,7 @@ template <typename A, int EACH> static __global__ void query_rope_kernel(di_qkv_
             x[h] = make_float2(0, 0);
             if (first + h < args.n_heads) x[h] = make_float2(to_float(pair[0]), to_float(pair[1]));
         }
-        float2 angle = rope_angle(args.rope, pos, i, false);
+        float2 angle = angles[t * half + i];
 #pragma unroll
         for (int h = 0; h < EACH; h++) {
             A *pair = q + static_cast<int64_t>(h) * width + 2 * i;
@@ -188,20 +189,20 @@ static mma_ready low_rows(di_stream *s, const di_qkv_args *args, di_ptr kv, floa
 
 /* With few rows a warp takes one head, so that nobody waits for long. */
 static constexpr int FEW_ROWS = 32, MANY_HEADS = 8;
-static void rope_queries(di_stream *s, const di_qkv_args *args) {
+static void rope_queries(di_stream *s, const di_qkv_args *args, const float2 *angles) {
     uint32_t rows = static_cast<uint32_t>(args->batch.n_rows);
     dim3 few(rows, cuda_blocks(args->n_heads, ROW_WARPS));
     dim3 many(rows, cuda_blocks(args->n_heads, ROW_WARPS * MANY_HEADS));
     bool is_few = args->batch.n_rows <= FEW_ROWS;
     if (s->release && is_few)
         cuda_launch_early(s, "rope", few, ROW_THREADS, 0, query_rope_kernel<__nv_bfloat16, 1>,
-                          *args);
+                          *args, angles);
     else if (s->release)
         cuda_launch_early(s, "rope", many, ROW_THREADS, 0,
-                          query_rope_kernel<__nv_bfloat16, MANY_HEADS>, *args);
+                          query_rope_kernel<__nv_bfloat16, MANY_HEADS>, *args, angles);
     else
         cuda_launch_early(s, "rope", many, ROW_THREADS, 0, query_rope_kernel<float, MANY_HEADS>,
-                          *args);
+                          *args, angles);
 }
 
 void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
@@ -215,7 +216,7 @@ void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
     cuda_linear_many(s, low, 2, args->u, rows, 1, true);
     bool few = !mma_is_wide(rows); /* RoPE is part of the product */
     uint64_t pairs = static_cast<uint64_t>(rows) * static_cast<uint64_t>(args->rope.dims / 2);
-    float2 *angles = few ? cuda_take<float2>(s, pairs) : NULL;
+    float2 *angles = cuda_take<float2>(s, pairs);
     mma_ready ready = low_rows(s, args, kv, angles);
     cuda_product up = {};
     up.w = args->wq_b, up.n_rows = rows, up.groups = 1;
@@ -227,7 +228,7 @@ void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
         mma_run_linear(s, &up, 1, &ready);
     else
         cuda_linear_rows(s, &args->wq_b, args->qr, rows, true, false, args->q);
-    rope_queries(s, args);
+    rope_queries(s, args, angles);
 }
 
 void cuda_op_attn_out(di_stream *s, const di_attn_out_args *args) {
