@@ -1,10 +1,12 @@
-/* kernelcheck [--bench | --far] [--backend NAME] [--op NAME] [--seed N] [--rounds N] [--threads N]
+/* kernelcheck [--bench | --far] [--backend NAME] [--op NAME] [--seed N] [--rounds N | --round N,..]
+ *             [--threads N]
  *
  * Checks every operation of a backend against the scalar twins and lists it with its largest error
- * as a share of the bound in ops.h; with --bench then also with its time. --far: products of FP8 and FP4
- * whose scales are what a release hardly has, in `release`, for which a backend may have other code for as long as it
- * lives. Exit status 1 when anything failed,
- * an operation without a function included; 77 when this machine cannot run the backend. */
+ * as a share of the bound in ops.h; with --bench then also with its time. --round: those rounds alone,
+ * with the inputs that they have among others. --far: products of FP8 and FP4 whose scales are what a
+ * release hardly has, in `release`, for which a backend may have other code for as long as it lives.
+ * Exit status 1 when anything failed, an operation without a function included; 77 when this machine
+ * cannot run the backend. */
 #include "kernelcheck.h"
 
 #include <stdio.h>
@@ -30,13 +32,27 @@ typedef struct options {
     const char *backend, *op;
     uint64_t seed;
     int32_t rounds, threads;
+    uint64_t only; /* rounds, bit by bit; 0: the first `rounds` */
     bool bench, far;
 } options;
 
 static int usage(void) {
     fprintf(stderr, "usage: kernelcheck [--bench | --far] [--backend cpu|cuda|ref|late|queue] "
-                    "[--op NAME] [--seed N] [--rounds N] [--threads N]\n");
+                    "[--op NAME] [--seed N] [--rounds N | --round N,..] [--threads N]\n");
     return 2;
+}
+
+/* Numbers below 64, with commas between them, as bits. */
+static bool parse_rounds(const char *text, uint64_t *bits) {
+    for (;; text++) {
+        char *end;
+        long round = strtol(text, &end, 10);
+        if (end == text || round < 0 || round > 63) return false;
+        *bits |= UINT64_C(1) << round;
+        if (*end == '\0') return true;
+        if (*end != ',') return false;
+        text = end;
+    }
 }
 
 static bool parse(int argc, char **argv, options *out) {
@@ -61,6 +77,8 @@ static bool parse(int argc, char **argv, options *out) {
             out->seed = strtoull(value, NULL, 10);
         } else if (strcmp(argv[i - 1], "--rounds") == 0) {
             out->rounds = (int32_t)strtol(value, NULL, 10);
+        } else if (strcmp(argv[i - 1], "--round") == 0) {
+            if (!parse_rounds(value, &out->only)) return false;
         } else if (strcmp(argv[i - 1], "--threads") == 0) {
             out->threads = (int32_t)strtol(value, NULL, 10);
         } else {
@@ -149,7 +167,6 @@ static void judge(check *c) {
 
 static bool check_operation(check *c, const operation *op, const options *o) {
     c->op = op->name;
-    c->random = o->seed * 1000003 + op->offset;
     c->values = c->equal = c->failures = c->rows = c->tipped = c->codes = c->codes_off = 0;
     c->worst = 0;
     c->cancel = strncmp(op->name, "attend", 6) == 0 ? 0x1p-8 : 1e-6; /* see Bounds in ops.h */
@@ -158,13 +175,18 @@ static bool check_operation(check *c, const operation *op, const options *o) {
         memcpy(&function, (const char *)c->dev[i].backend->ops + op->offset, sizeof function);
         if (function == NULL) kc_fail(c, "%s has no function", c->dev[i].backend->name);
     }
-    for (c->round = 0; c->round < o->rounds && c->failures == 0; c->round++) {
+    int rounds = 0;
+    for (c->round = 0; c->round < (o->only ? 64 : o->rounds) && c->failures == 0; c->round++) {
+        if (o->only && !(o->only >> c->round & 1)) continue;
+        /* A round's inputs do not hang on those before it: --round. */
+        c->random = (o->seed * 1000003 + op->offset) * 1000003 + (uint64_t)c->round;
         op->check(c);
         kc_end_case(c);
+        rounds++;
     }
     judge(c);
     printf("%-14s %-8s %3d rounds  error %5.3f of the bound", op->name,
-           c->release ? "release" : "float", c->round, c->worst);
+           c->release ? "release" : "float", rounds, c->worst);
     if (c->values > 0) printf("  equal %.5f", (double)c->equal / (double)c->values);
     if (c->rows > 0) printf("  rows off %lld of %lld", (long long)c->tipped, (long long)c->rows);
     if (c->codes > 0) {
