@@ -223,60 +223,142 @@ static void check_crowd(check *c, const kc_scene *s, const di_attend_args *few) 
                       row);
 }
 
-void kc_check_attend(check *c) {
-    static const int32_t ratios[3] = {1, 2, 4};
-    int32_t block = c->bench || c->round % 6 != 5 ? 0 : kc_pick(c, 1, 7, 0);
-    kc_scene s = block ? block_scene(c, 400, block) : kc_random_scene(c, 400, 4000);
-    if (!c->bench && c->round % 2) random_floors(c, &s);
-    int32_t heads = kc_pick(c, 1, 6, 64), d = kc_pick_step(c, 32, 160, 32, 512), rows = s.rows;
-    int32_t ratio = ratios[c->round % 3], window = kc_pick(c, 1, 100, 128),
-            ring_slots = window + 12;
-    if (c->round % 4 == 1) d = 512;
-    int32_t top_k = c->round % 4 == 3 ? 0 : kc_pick(c, 1, 90, 512),
-            dims = c->bench ? 64 : 2 * (c->round % 9 + 1);
-    int64_t row = (int64_t)heads * d;
-    kc_pair q = kc_random_a(c, rows * row, KC_NORMAL, c->round % 5 == 4 ? 4 : 1),
-            freq = kc_frequencies(c, dims);
-    kc_pair kv_scales, ring_scales, kv = kc_put_quantized(c, DI_Q8, (int64_t)rows * d, &kv_scales);
-    kc_pair ring =
-        kc_put_quantized(c, DI_Q8, (int64_t)s.layout.n_slots * ring_slots * d, &ring_scales);
-    /* Of the released width in lines and out of them. */
-    bool whole = d == 512 && !c->bench ? c->round % 8 == 1 : kc_has_whole_pages(c);
-    kc_pages p = kc_random_pages(c, s.layout.n_slots, c->bench ? 4100 : 450, ratio, d, 32, whole);
-    kc_pair picks = top_k > 0 ? kc_random_picks(c, &s, ratio, top_k) : none;
-    kc_vector sink = kc_weight_vector(c, DI_F32, heads, 0, 3);
-    kc_pair out = kc_take_a(c, rows * row), out1 = kc_take_a(c, rows * row);
+/* Rounds whose lists have more keys than the tiles of a block of threads of CUDA's hold at once, with keys
+ * of the released width: a window that alone is more than these, of drafts in round 5 and on pages that lie
+ * anyhow in round 13; in round 9 more picks than such a block has threads (PAIR_THREADS, 512). */
+static bool is_long(const check *c) { return !c->bench && c->round % 4 == 1 && c->round % 16 != 1; }
+
+static kc_scene attend_scene(check *c, int32_t block) {
+    if (block > 0 && !is_long(c)) return block_scene(c, 400, block);
+    if (!is_long(c)) return kc_random_scene(c, 400, 4000);
+    kc_layout l = {.n_slots = 2, .n_rows = {3, 2}, .valid = {3, 1}};
+    l.length[0] = kc_pick(c, 1000, 1400, 0), l.length[1] = kc_pick(c, 300, 700, 0);
+    for (int32_t slot = 0; slot < 2 && block > 0; slot++) l.n_rows[slot] = l.valid[slot] = block;
+    return kc_scene_of(c, l);
+}
+
+/* The sizes of a case; its memory is not there yet. */
+static di_attend_args attend_shape(check *c) {
+    di_attend_args a = {.n_heads = kc_pick(c, 1, 6, 64),
+                        .head_dim = kc_pick_step(c, 32, 160, 32, 512),
+                        .window = kc_pick(c, 1, 100, 128)};
+    a.top_k = c->round % 4 == 3 ? 0 : kc_pick(c, 1, 90, 512);
+    a.rope.dims = c->bench ? 64 : 2 * (c->round % 9 + 1);
+    a.block = c->bench || c->round % 6 != 5 ? 0 : kc_pick(c, 1, 7, 0);
+    if (c->round % 4 == 1) a.head_dim = 512;
+    if (!is_long(c)) return a;
+    a.window = c->round % 16 == 9 ? 100 : kc_pick(c, 300, 400, 0);
+    a.top_k = c->round % 16 == 9 ? kc_pick(c, 560, 640, 0) : kc_pick(c, 100, 300, 0);
+    return a;
+}
+
+/* One call, and what it gives. */
+typedef struct attention {
+    kc_scene scene;
     di_attend_args args[2];
-    for (int i = 0; i < 2; i++)
-        args[i] = (di_attend_args){s.batch.b[i],
-                                   heads,
-                                   d,
-                                   window,
-                                   {dims, freq.p[i]},
-                                   q.p[i],
-                                   kv.p[i],
-                                   kv_scales.p[i],
-                                   {ring.p[i], ring_scales.p[i], ring_slots},
-                                   p.side[i],
-                                   top_k,
-                                   picks.p[i],
-                                   sink.v[i],
-                                   out.p[i],
-                                   block};
-    KC_RUN_WITH(c, attend, args[i]);
-    int32_t live[64 * 6];
-    for (int32_t t = 0; t < rows * heads && !c->bench; t++) live[t] = s.live[t / heads];
-    kc_compare_a(c, "out", out, (int64_t)rows * heads, d, DI_BOUND_ATTEND, live);
-    kc_work(c, (window + top_k * 0.6) * d, 4.0 * heads * (window + top_k) * d);
-    if (c->bench) return;
-    int32_t some = block ? block : kc_pick(c, 1, rows, 0); /* a slot's drafts belong together */
-    for (int i = 0; i < 2; i++) args[i].batch.n_rows = some, args[i].out = out1.p[i];
-    KC_RUN_WITH(c, attend, args[i]);
-    for (int32_t t = 0; t < some; t++) {
-        if (s.live[t] < 0) continue;
-        kc_same_a(c, "out", kc_at_a(c, out1, t * row), kc_at_a(c, out, t * row), row);
+    kc_pair out;
+} attention;
+
+static attention random_attention(check *c) {
+    static const int32_t ratios[3] = {1, 2, 4};
+    di_attend_args a = attend_shape(c);
+    attention x = {.scene = attend_scene(c, a.block)};
+    kc_scene *s = &x.scene;
+    if (!c->bench && c->round % 2 && c->round % 16 != 5 && c->round % 16 != 9) random_floors(c, s);
+    int32_t rows = s->rows, n_slots = s->layout.n_slots, ratio = ratios[c->round % 3];
+    int32_t ring_slots = a.window + 12, tokens = c->bench ? 4100 : is_long(c) ? 1420 : 450;
+    int64_t row = (int64_t)a.n_heads * a.head_dim, d = a.head_dim;
+    kc_pair q = kc_random_a(c, rows * row, KC_NORMAL, c->round % 5 == 4 ? 4 : 1),
+            freq = kc_frequencies(c, a.rope.dims);
+    kc_pair kv_scales, ring_scales, kv = kc_put_quantized(c, DI_Q8, rows * d, &kv_scales);
+    kc_pair ring = kc_put_quantized(c, DI_Q8, (int64_t)n_slots * ring_slots * d, &ring_scales);
+    /* Of the released width in lines and out of them. */
+    bool whole = d == 512 && !c->bench ? c->round % 16 != 13 : kc_has_whole_pages(c);
+    kc_pages p = kc_random_pages(c, n_slots, tokens, ratio, a.head_dim, 32, whole);
+    kc_pair picks = a.top_k > 0 ? kc_random_picks(c, s, ratio, a.top_k) : none;
+    kc_vector sink = kc_weight_vector(c, DI_F32, a.n_heads, 0, 3);
+    x.out = kc_take_a(c, rows * row);
+    for (int i = 0; i < 2; i++) {
+        di_attend_args *to = &x.args[i];
+        *to = a;
+        to->batch = s->batch.b[i], to->rope.freq = freq.p[i], to->q = q.p[i];
+        to->kv_codes = kv.p[i], to->kv_scales = kv_scales.p[i];
+        to->ring = (di_window){ring.p[i], ring_scales.p[i], ring_slots}, to->pages = p.side[i];
+        to->picks = picks.p[i], to->sink = sink.v[i], to->out = x.out.p[i];
     }
-    if (c->round % 5 < 2) check_crowd(c, &s, args);
+    kc_work(c, (a.window + a.top_k * 0.6) * (double)d,
+            4.0 * a.n_heads * (a.window + a.top_k) * (double)d);
+    return x;
+}
+
+static void compare_attention(check *c, const attention *x, kc_pair out, int32_t n_rows) {
+    int32_t live[64 * 6], heads = x->args[0].n_heads;
+    for (int32_t t = 0; t < n_rows * heads && !c->bench; t++) live[t] = x->scene.live[t / heads];
+    kc_compare_a(c, "out", out, (int64_t)n_rows * heads, x->args[0].head_dim, DI_BOUND_ATTEND,
+                 live);
+}
+
+/* A copy that lies so many bytes behind a multiple of 256. */
+static kc_pair moved(check *c, kc_pair p, uint64_t bytes, uint32_t shift) {
+    for (int i = 0; i < 2; i++) c->dev[i].shift = shift;
+    kc_pair out = kc_take(c, bytes);
+    for (int i = 0; i < 2; i++) {
+        di_backend *b = c->dev[i].backend;
+        c->dev[i].shift = 0;
+        b->copy(b->stream, out.p[i], p.p[i], bytes);
+    }
+    return out;
+}
+
+/* Windows alone, so that it is their keys that decide how they are loaded: as they are, and with each
+ * memory in turn where pieces of 16 bytes of codes, of 4 of scales, do not lie. */
+static void check_moved(check *c, const attention *x) {
+    const di_attend_args *a = x->args;
+    const int64_t rows = x->scene.rows, d = a->head_dim;
+    const int64_t ring = (int64_t)x->scene.layout.n_slots * a->ring.ring_slots;
+    for (int what = 0; what < 5; what++) {
+        di_attend_args args[2] = {a[0], a[1]};
+        di_ptr *of[2][4];
+        const int64_t bytes[4] = {rows * d, rows * d / 32, ring * d, ring * d / 32};
+        kc_pair out = kc_take_a(c, rows * a->n_heads * d);
+        for (int i = 0; i < 2; i++) {
+            args[i].top_k = 0, args[i].picks = DI_NONE, args[i].out = out.p[i];
+            of[i][0] = &args[i].kv_codes, of[i][1] = &args[i].kv_scales;
+            of[i][2] = &args[i].ring.codes, of[i][3] = &args[i].ring.scales;
+        }
+        if (what < 4) {
+            kc_pair here = {{*of[0][what], *of[1][what]}};
+            here = moved(c, here, (uint64_t)bytes[what], what % 2 ? 2 : 8);
+            for (int i = 0; i < 2; i++) *of[i][what] = here.p[i];
+        }
+        KC_RUN_WITH(c, attend, args[i]);
+        compare_attention(c, x, out, (int32_t)rows);
+    }
+}
+
+/* The first rows by themselves: the same bits. */
+static void check_some(check *c, const attention *x) {
+    const di_attend_args *a = x->args;
+    const int64_t row = (int64_t)a->n_heads * a->head_dim;
+    /* A slot's drafts belong together. */
+    int32_t some = a->block ? a->block : kc_pick(c, 1, x->scene.rows, 0);
+    kc_pair out = kc_take_a(c, some * row);
+    di_attend_args args[2] = {a[0], a[1]};
+    for (int i = 0; i < 2; i++) args[i].batch.n_rows = some, args[i].out = out.p[i];
+    KC_RUN_WITH(c, attend, args[i]);
+    for (int32_t t = 0; t < some; t++)
+        if (x->scene.live[t] >= 0)
+            kc_same_a(c, "out", kc_at_a(c, out, t * row), kc_at_a(c, x->out, t * row), row);
+}
+
+void kc_check_attend(check *c) {
+    attention x = random_attention(c);
+    KC_RUN_WITH(c, attend, x.args[i]);
+    compare_attention(c, &x, x.out, x.scene.rows);
+    if (c->bench) return;
+    check_some(c, &x);
+    if (c->round % 16 == 9) check_moved(c, &x);
+    if (c->round % 5 < 2 && !is_long(c)) check_crowd(c, &x.scene, x.args);
 }
 
 /* ---- Compressor ---- */

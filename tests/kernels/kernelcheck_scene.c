@@ -85,7 +85,7 @@ kc_pair kc_random_picks(check *c, const kc_scene *s, int32_t ratio, int32_t top_
     if (picks == NULL) abort();
     for (int32_t t = 0; t < s->rows; t++) {
         int32_t visible = s->live[t] < 0 ? 0 : (s->live[t] + 1) / ratio, n = 0;
-        int32_t wanted = c->bench ? top_k : kc_pick(c, 0, top_k, 0);
+        int32_t wanted = t == 0 ? top_k : kc_pick(c, 0, top_k, top_k);
         for (int32_t j = 0; j < visible && n < wanted; j++) {
             if (kc_bits(c) % (uint64_t)visible < (uint64_t)wanted) picks[t * top_k + n++] = j;
         }
