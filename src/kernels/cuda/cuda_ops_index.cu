@@ -313,16 +313,19 @@ static void select_plainly(di_stream *s, const di_index_select_args *args) {
 
 /* ---- The whole, streamed ---- */
 
+/* Lists of nothing are not streamed: to find_bin fewer entries than k means that all are taken. */
 static bool fits_stream(const di_stream *s, const di_index_select_args *args) {
     const di_pages *p = &args->pages;
+    bool takes =
+        args->top_k > 0 && (args->candidate_mode == DI_CANDIDATES_NONE || args->top_blocks > 0);
     int major = 0;
     (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, s->device);
     return major == 9 && s->release && args->n_heads <= INDEX_HEADS && p->di <= INDEX_DIM &&
            p->di % WARP == 0 && (p->ratio & (p->ratio - 1)) == 0 && p->page_bytes <= UINT32_MAX &&
-           args->top_k > 0;
+           takes;
 }
 
-/* Whether pieces of codes and scales may be copied whole (index_score.cuh). */
+/* Whether pieces of codes and scales may be copied whole (index_keys.cuh). */
 static bool is_aligned(const di_pages *p) {
     return p->di == INDEX_DIM && p->pool.address % 16 == 0 && p->page_bytes % 16 == 0 &&
            p->key_codes % 16 == 0 && p->key_scales % 16 == 0;
@@ -439,6 +442,9 @@ void cuda_op_index_select(di_stream *s, const di_index_select_args *args) {
     cuda_begin(s);
     CUDA_REQUIRE(args->wq_b.n == args->n_heads * args->pages.di);
     CUDA_REQUIRE(args->weights_proj.n == args->n_heads);
+    /* Both are divided by, or into a page. */
+    CUDA_REQUIRE(args->candidate_mode == DI_CANDIDATES_NONE || args->block_size > 0);
+    CUDA_REQUIRE(args->pages.ratio > 0 && args->pages.ratio <= 64);
     if (args->batch.n_rows == 0) return;
     if (fits_stream(s, args))
         select_streamed(s, args);
