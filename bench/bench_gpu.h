@@ -41,7 +41,7 @@ typedef struct bench {
     const di_config *config;
     double bytes_per_s, flop_per_s; /* measured */
     double empty_s;                 /* an empty kernel inside a graph; 0 where there are none */
-    double peer_flop_per_s;         /* cuBLAS's product of matrices; 0 where there is no cuBLAS */
+    double cublas_flop_per_s;       /* its product of matrices; 0 where there is no cuBLAS */
     double backend_s, made_s, bound_s;
     di_error error;
 } bench;

@@ -49,7 +49,7 @@ static void print_seconds(const bench *b, quartiles s) {
            "TFLOP/s: %.3f of the measured matrix rate",
            (int)b->prompt_tokens, (int)b->chunk, s.median, s.low, s.high,
            b->prompt_tokens / s.median, work_flops(&w) * 1e-12, rate * 1e-12, rate / b->flop_per_s);
-    if (b->peer_flop_per_s > 0) printf(", %.3f of cuBLAS's", rate / b->peer_flop_per_s);
+    if (b->cublas_flop_per_s > 0) printf(", %.3f of cuBLAS's", rate / b->cublas_flop_per_s);
     printf("\n");
     printf("  TFLOP by part: dense %.2f, experts %.2f, attention %.2f, index %.2f, head %.2f\n",
            w.flops[PART_DENSE] * 1e-12, w.flops[PART_EXPERTS] * 1e-12,
