@@ -1,8 +1,8 @@
 /* bench_gpu: cuBLAS, to compare with.
  *
- * The ceiling of kernels/cuda/peak.h is that of instructions alone: operands that never leave shared
- * memory, the same two tiles again and again. A product of whole matrices also moves them, and its
- * clocks fall further, since more bits change. cuBLAS is loaded by name: the program needs
+ * The ceiling of kernels/cuda/peak.h is that of instructions alone: operands that never leave
+ * shared memory, the same two tiles again and again. A product of whole matrices also moves them,
+ * and its clocks fall further, since more bits change. cuBLAS is loaded by name: the program needs
  * neither it nor its headers where it is not asked for.
  */
 #include <cuda_bf16.h>

@@ -2,11 +2,11 @@
  *             [--threads N]
  *
  * Checks every operation of a backend against the scalar twins and lists it with its largest error
- * as a share of the bound in ops.h; with --bench then also with its time. --round: those rounds alone,
- * with the inputs that they have among others. --far: products of FP8 and FP4 whose scales are what a
- * release hardly has, in `release`, for which a backend may have other code for as long as it lives.
- * Exit status 1 when anything failed, an operation without a function included; 77 when this machine
- * cannot run the backend. */
+ * as a share of the bound in ops.h; with --bench then also with its time. --round: those rounds
+ * alone, with the inputs that they have among others. --far: products of FP8 and FP4 whose scales
+ * are what a release hardly has, in `release`, for which a backend may have other code for as long
+ * as it lives. Exit status 1 when anything failed, an operation without a function included; 77
+ * when this machine cannot run the backend. */
 #include "kernelcheck.h"
 
 #include <stdio.h>
@@ -226,8 +226,8 @@ static bool is_wanted(const options *o, const char *name) {
     return is && (o->op == NULL || strcmp(o->op, name) == 0);
 }
 
-/* All operations, or the one asked for, in both numerics: checked, or timed when `bench`. Returns how
- * many ran, -1 when this machine cannot run the backend. */
+/* All operations, or the one asked for, in both numerics: checked, or timed when `bench`. Returns
+ * how many ran, -1 when this machine cannot run the backend. */
 static int run_all(const options *o, bool bench, int *failed) {
     int run = 0;
     for (int numerics = o->far ? 1 : 0; numerics < 2; numerics++) {

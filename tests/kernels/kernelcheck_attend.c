@@ -223,9 +223,10 @@ static void check_crowd(check *c, const kc_scene *s, const di_attend_args *few) 
                       row);
 }
 
-/* Rounds whose lists have more keys than the tiles of a block of threads of CUDA's hold at once, with keys
- * of the released width: a window that alone is more than these, of drafts in round 5 and on pages that lie
- * anyhow in round 13; in round 9 more picks than such a block has threads (PAIR_THREADS, 512). */
+/* Rounds whose lists have more keys than the tiles of a block of threads of CUDA's hold at once,
+ * with keys of the released width: a window that alone is more than these, of drafts in round 5 and
+ * on pages that lie anyhow in round 13; in round 9 more picks than such a block has threads
+ * (PAIR_THREADS, 512). */
 static bool is_long(const check *c) { return !c->bench && c->round % 4 == 1 && c->round % 16 != 1; }
 
 static kc_scene attend_scene(check *c, int32_t block) {
@@ -310,8 +311,8 @@ static kc_pair moved(check *c, kc_pair p, uint64_t bytes, uint32_t shift) {
     return out;
 }
 
-/* Windows alone, so that it is their keys that decide how they are loaded: as they are, and with each
- * memory in turn where pieces of 16 bytes of codes, of 4 of scales, do not lie. */
+/* Windows alone, so that it is their keys that decide how they are loaded: as they are, and with
+ * each memory in turn where pieces of 16 bytes of codes, of 4 of scales, do not lie. */
 static void check_moved(check *c, const attention *x) {
     const di_attend_args *a = x->args;
     const int64_t rows = x->scene.rows, d = a->head_dim;

@@ -8,15 +8,16 @@ static const kc_pair none = {{{0}, {0}}};
 
 /* ---- Long lists ---- */
 
-/* Rounds in which lists are longer than those that CUDA picks from whole (WHOLE_LIST): with candidates
- * to publish, in round 5 beside a list that is short; longer than LONG_LIST, in round 10; and of
- * published blocks, in round 15. Keys are of the release's width and lie as its keys do. */
+/* Rounds in which lists are longer than those that CUDA picks from whole (WHOLE_LIST): with
+ * candidates to publish, in round 5 beside a list that is short; longer than LONG_LIST, in round
+ * 10; and of published blocks, in round 15. Keys are of the release's width and lie as its keys
+ * do. */
 static bool is_long(const check *c) { return !c->bench && c->round > 0 && c->round % 5 == 0; }
 
 enum { LONG = 33500, MORE = 66500, SHORT = 300, ENTRIES = 64 /* of a page: at ratio 1 */ };
 
-/* Slot 0 has two rows. All weights of the second are zero, and so are its scores: what is picked are
- * the first ones, of which both sides have no doubt. */
+/* Slot 0 has two rows. All weights of the second are zero, and so are its scores: what is picked
+ * are the first ones, of which both sides have no doubt. */
 enum { TIED_ROW = 1 };
 
 static kc_scene long_scene(check *c) {
@@ -27,9 +28,9 @@ static kc_scene long_scene(check *c) {
     return kc_scene_of(c, l);
 }
 
-/* Makes all keys of a slot zero but those of the last page. Some of these have positive scores and are
- * picked, with the first of thousands of ties: eights of keys that are hits are more than CUDA holds at
- * once (HITS, 4,096), and what is best is among the last ones. */
+/* Makes all keys of a slot zero but those of the last page. Some of these have positive scores and
+ * are picked, with the first of thousands of ties: eights of keys that are hits are more than CUDA
+ * holds at once (HITS, 4,096), and what is best is among the last ones. */
 static void leave_last_page(check *c, const kc_pages *p, int32_t slot, int32_t length) {
     for (int i = 0; i < 2; i++) {
         const di_pages *side = &p->side[i];
@@ -46,8 +47,8 @@ static void leave_last_page(check *c, const kc_pages *p, int32_t slot, int32_t l
 
 /* ---- Comparing ---- */
 
-/* Whether a row's list is so long that it has a share of its own in what may differ: of what is in it
- * so many. None where all scores are ties, few where most are. */
+/* Whether a row's list is so long that it has a share of its own in what may differ: of what is in
+ * it so many. None where all scores are ties, few where most are. */
 static bool has_long_list(const check *c, const kc_scene *s, int32_t t, int32_t listed,
                           int32_t *allowed) {
     bool sparse = c->round % 15 == 10 && t >= s->layout.n_rows[0];
@@ -71,8 +72,8 @@ static int32_t count_listed(const int32_t *x, int32_t n) {
     return listed;
 }
 
-/* A row's list. Where the row's query is rounded another way than the twin's, scores are only close: a
- * few lists may be anything, of all rounds' short ones; a long one is judged by itself. */
+/* A row's list. Where the row's query is rounded another way than the twin's, scores are only
+ * close: a few lists may be anything, of all rounds' short ones; a long one is judged by itself. */
 static void compare_list(check *c, const char *what, const kc_scene *s, int32_t t,
                          const int32_t *twin, const int32_t *mine, int32_t width) {
     for (int32_t i = 0; i < width; i++) { /* whatever was picked: ascending, -1 at the end */
@@ -174,8 +175,8 @@ static bool has_crowd(const check *c) {
     return !c->bench && !is_long(c) && (c->round % 6 == 1 || c->round % 6 == 2);
 }
 
-/* The sizes of a case; its memory is not there yet. A block's size has nothing to do with how pages lie:
- * rounds 5, 10, 15 and 7 have 8, 5, 6 and 8. */
+/* The sizes of a case; its memory is not there yet. A block's size has nothing to do with how pages
+ * lie: rounds 5, 10, 15 and 7 have 8, 5, 6 and 8. */
 static di_index_select_args random_shape(check *c) {
     static const int32_t sizes[7] = {8, 6, 2, 5, 1, 8, 4};
     di_index_select_args a = {.n_heads = kc_pick(c, 1, 8, 32), .top_k = kc_pick(c, 1, 60, 512)};
@@ -229,8 +230,8 @@ static selection random_selection(check *c) {
     return x;
 }
 
-/* The first rows by themselves: the same bits. In round 10 without candidates, which picks do not hang
- * on. */
+/* The first rows by themselves: the same bits. In round 10 without candidates, which picks do not
+ * hang on. */
 static void check_some(check *c, selection *x) {
     const kc_scene *s = &x->scene;
     int32_t some = kc_pick(c, 1, s->rows, 0);

@@ -31,8 +31,8 @@ kc_pair kc_put_quantized(check *c, di_quantizer kind, int64_t n, kc_pair *scales
     return p;
 }
 
-/* Index keys of n values, a multiple of 64, whose codes are uniform: for long lists, of which normal
- * values took most of the time. */
+/* Index keys of n values, a multiple of 64, whose codes are uniform: for long lists, of which
+ * normal values took most of the time. */
 static void quick_keys(check *c, int64_t n, uint8_t *codes, uint8_t *scales) {
     for (int64_t i = 0; i < n / 2; i += 8) {
         uint64_t bits = kc_bits(c);

@@ -26,13 +26,13 @@ typedef struct kc_pages {
 
 /* Rounds whose pages are as the release's: pieces of 16 bytes lie at such addresses. */
 bool kc_has_whole_pages(const check *c);
-/* A pool with pages for `tokens` tokens of every slot, in random order, full of valid entries. whole:
- * pieces lie as the release's do. */
+/* A pool with pages for `tokens` tokens of every slot, in random order, full of valid entries.
+ * whole: pieces lie as the release's do. */
 kc_pages kc_random_pages(check *c, int32_t n_slots, int32_t tokens, int32_t ratio, int32_t d,
                          int32_t di, bool whole);
 
-/* Ascending entries that each row may see: of the first row about as many as there is room for, some
- * rows with few or none. */
+/* Ascending entries that each row may see: of the first row about as many as there is room for,
+ * some rows with few or none. */
 kc_pair kc_random_picks(check *c, const kc_scene *s, int32_t ratio, int32_t top_k);
 
 /* Bytes of the twin's memory several times over, for both sides. */
