@@ -4,14 +4,14 @@
  *
  * A job has: FORMAT, of its weights; SIDES, matrices whose rows are taken side by side (gate and
  * up); STATIC, whether its tiles are known before earlier kernels are done; AS_STORED, whether rows
- * of activations are read as they lie; rows, what all stored rows have in common; count and tile, of
- * tiles of some height and width; x_row(tile, column), the prepared row (AS_STORED: the value that it
- * begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and what becomes
- * of sums. One side: store of one; with column_at, which says where a column goes, store4 of four,
- * store8 of eight that are bf16 (WHOLE_OCTETS: of all columns of eight), store_float where FLOATS and the
- * tile say so. Two: finish and finish8;
- * with column_at, which says a column's weight, store_h8 of eight of both that are bf16. COLUMNS: narrow
- * products ask column_at before a tile's turn and give what it says to store or finish.
+ * of activations are read as they lie; rows, what all stored rows have in common; count and tile,
+ * of tiles of some height and width; x_row(tile, column), the prepared row (AS_STORED: the value
+ * that it begins with), or x_octet(tile), the first eight of wide ones, of x_octets() in all; and
+ * what becomes of sums. One side: store of one; with column_at, which says where a column goes,
+ * store4 of four, store8 of eight that are bf16 (WHOLE_OCTETS: of all columns of eight),
+ * store_float where FLOATS and the tile say so. Two: finish and finish8; with column_at, which says
+ * a column's weight, store_h8 of eight of both that are bf16. COLUMNS: narrow products ask
+ * column_at before a tile's turn and give what it says to finish, or to store_at in place of store.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -50,8 +50,9 @@ mma_strip(const mma_rows &rows, const uint8_t *matrix, int32_t block, int32_t ro
            row % MMA_BLOCK / MMA_STRIP * mma_format<W>::CHUNK;
 }
 
-/* Which of `down` tiles of weights and `across` of columns is i-th. Eight tiles of columns go with a tile
- * of weights before the next: together they fit the second cache. Returns the tile of weights. */
+/* Which of `down` tiles of weights and `across` of columns is i-th. Eight tiles of columns go with
+ * a tile of weights before the next: together they fit the second cache. Returns the tile of
+ * weights. */
 static __device__ __forceinline__ int32_t mma_in_bands(int32_t i, int32_t down, int32_t across,
                                                        int32_t *column) {
     constexpr int BAND = 8;
@@ -146,7 +147,8 @@ template <di_dtype W> struct mma_linear {
         else
             static_cast<__nv_bfloat16 *>(t.out)[at] = __float2bfloat16_rn(y);
     }
-    /* Where the tile's first row of a column is, and neighbours from `row`, a multiple of them, on. */
+    /* Where the tile's first row of a column is, and neighbours from `row`, a multiple of them,
+     * on. */
     typedef int64_t of_column;
     __device__ of_column column_at(const mma_tile &t, int32_t column) const {
         return (t.column + column) * t.out_stride + t.out_row;
@@ -169,7 +171,8 @@ template <di_dtype W> struct mma_linear {
 };
 
 /* The same for rows that are not quantised, where they lie: a run is as it is stored in all formats
- * without pairs. Few rows; of groups in a row; K a multiple of MMA_K; all of it aligned to 16 bytes. */
+ * without pairs. Few rows; of groups in a row; K a multiple of MMA_K; all of it aligned to 16
+ * bytes. */
 template <di_dtype W> struct mma_linear_stored : mma_linear<W> {
     static constexpr bool AS_STORED = true;
     int64_t stride;
@@ -187,8 +190,8 @@ static __device__ __forceinline__ void mma_store_q8(const mma_order &order, uint
         __float2bfloat16_rn(di_e4m3_decode(code) * di_e8m0_decode(scale));
 }
 
-/* What comes out is read by another product alone, quantised: rows are made ready for it. Tiles are of
- * the quantiser's 32 rows, of which groups have a whole number. */
+/* What comes out is read by another product alone, quantised: rows are made ready for it. Tiles are
+ * of the quantiser's 32 rows, of which groups have a whole number. */
 template <di_dtype W> struct mma_linear_low : mma_linear_stored<W> {
     mma_order order;
     uint8_t *ready;
@@ -199,8 +202,8 @@ template <di_dtype W> struct mma_linear_low : mma_linear_stored<W> {
     }
 };
 
-/* The same of many rows: eight neighbours at once, in whole warps, also of columns that fill up the last
- * eight, which are zeros. */
+/* The same of many rows: eight neighbours at once, in whole warps, also of columns that fill up the
+ * last eight, which are zeros. */
 template <di_dtype W> struct mma_linear_made : mma_linear<W> {
     static constexpr bool FLOATS = false, WHOLE_OCTETS = true;
     uint8_t *ready;
@@ -216,8 +219,8 @@ template <di_dtype W> struct mma_linear_made : mma_linear<W> {
     }
 };
 
-/* RoPE of what comes out, heads side by side, at the rows' positions: those that are dead stay as they
- * are. Tiles of 32 rows, of which a head has a whole number, a lane each. */
+/* RoPE of what comes out, heads side by side, at the rows' positions: those that are dead stay as
+ * they are. Tiles of 32 rows, of which a head has a whole number, a lane each. */
 typedef struct mma_turn {
     const int32_t *pos;   /* of the columns */
     const float2 *angles; /* [column][dims / 2], cos and sin; written by the kernel before */
@@ -367,8 +370,9 @@ template <di_dtype W> struct mma_expert_in {
     }
 };
 
-/* rows[place of the slot] = w2 h. Lists are written before mma_expert_in, which waits before it lets
- * this kernel begin: tiles are known while h is still made. They are read past the first cache. */
+/* rows[place of the slot] = w2 h. Lists are written before mma_expert_in, which waits before it
+ * lets this kernel begin: tiles are known while h is still made. They are read past the first
+ * cache. */
 template <di_dtype W> struct mma_expert_out {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
@@ -405,7 +409,7 @@ template <di_dtype W> struct mma_expert_out {
     __device__ of_column column_at(const mma_tile &t, int32_t column) const {
         return __ldcg(lists.place + t.column + column) * static_cast<int64_t>(width) + t.row;
     }
-    __device__ void store(const mma_tile &t, int32_t row, of_column at, float y) const {
+    __device__ void store_at(const mma_tile &t, int32_t row, of_column at, float y) const {
         if (t.row + row < t.end) out[at + row] = __float2bfloat16_rn(y);
     }
     __device__ void store8(const mma_tile &t, int32_t row, of_column at, uint4 y) const {

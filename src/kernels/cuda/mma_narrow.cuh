@@ -1,11 +1,11 @@
 /* Products of few columns: bound by the weights' way from memory.
  *
- * A block takes a tile of MT strips (of each side) and up to 8 columns; each of its warps takes
- * one part of K (mma_weights.cuh), so that a block has as many warps as K has parts. A warp streams
- * its part of one tile after the other through a ring in shared memory, a strip's span of K at a
- * time, so that nobody waits for anybody else, and the next tile's weights are on their way while
- * the sums of this one are joined. What a tile needs besides is looked up before its copies begin,
- * by one warp, and kept for all.
+ * A block takes a tile of MT strips (of each side) and up to 8 columns; each of its warps takes one
+ * part of K (mma_weights.cuh), so that a block has as many warps as K has parts. A warp streams its
+ * part of one tile after the other through a ring in shared memory, one to four strips' span of K
+ * at a time, so that nobody waits for anybody else, and the next tile's weights are on their way
+ * while the sums of this one are joined. What a tile needs besides is looked up before its copies
+ * begin, by one warp, and kept for all.
  *
  * What is left is instructions: of a weight and lane 2.2 of FP4 and 3 of FP8, of which 1.5 and 1.75
  * decode it.
@@ -28,17 +28,17 @@ template <typename Job, int MT> struct mma_narrow {
     static constexpr int SUMS = TILES * 4;                            /* of a lane */
     static constexpr int HEIGHT = MMA_STRIP * MT, WIDTH = 8;
 
-    /* Steps of a warp's ring. A long stream, which the head is, is the slower the more is on its way:
-     * with 6 steps of bf16 two strips high memory gives 0.8 of what it gives with 4. */
+    /* Steps of a warp's ring. A long stream, which the head is, is the slower the more is on its
+     * way: with 6 steps of bf16 two strips high memory gives 0.8 of what it gives with 4. */
     static constexpr int STEPS = W == DI_FP4_PAIR             ? 8
                                  : W == DI_BF16 && TILES == 2 ? 4
                                                               : 6 / TILES * TILES;
     static_assert(MMA_BLOCK % (MMA_STRIP * MT) == 0, "a tile's strips are neighbours");
     static_assert(STEPS > 0 && STEPS % TILES == 0, "the ring ends with a span");
 
-    /* Strips that are copied, waited for and multiplied together: neighbours, whose chunks of one side
-     * lie in one piece. Each copy costs a warp some 40 instructions. Where nothing is decoded, memory
-     * is what is waited for, and copies are small. */
+    /* Strips that are copied, waited for and multiplied together: neighbours, whose chunks of one
+     * side lie in one piece: a copy costs instructions, most of them addresses. Where nothing is
+     * decoded, memory is what is waited for, and copies are small. */
     static constexpr int PIECE = !SCALES || MT % 2 != 0 ? 1 : W == DI_FP4_PAIR ? TILES : 2;
     /* And those whose sums do not wait for each other. */
     static constexpr int PAIR = PIECE > 1 ? 2 : 1;
@@ -70,7 +70,8 @@ template <typename Job, int MT> struct mma_narrow {
     static constexpr uint32_t RING = STEPS * STEP;
     static constexpr uint32_t KNOWN_BYTES = (KNOWN * sizeof(known) + 127) / 128 * 128;
     static constexpr uint32_t WARP_BYTES = (RING + SLOTS * 8 + 15) / 16 * 16;
-    static_assert(WARP_BYTES % 16 == 0, "copies are aligned");
+    static_assert(STEP % 16 == 0, "copies are aligned, and are whole pieces of 16 bytes");
+    static_assert(RING % 8 == 0, "barriers stand behind the ring");
     static constexpr size_t bytes(int parts) {
         return KNOWN_BYTES +
                static_cast<size_t>(parts) * (WARP_BYTES + SUMS * WARP * sizeof(float));
@@ -151,9 +152,9 @@ template <typename Job, int MT> struct mma_narrow {
         begin_tile(c);
     }
 
-    /* Begins to copy piece p of the span to a slot of the ring, which nobody reads any more. Weights
-     * leave the second cache first: a step reads many times what it holds, and activations and code
-     * would come from memory in every kernel. */
+    /* Begins to copy piece p of the span to a slot of the ring, which nobody reads any more.
+     * Weights leave the second cache first: a step reads many times what it holds, and activations
+     * and code would come from memory in every kernel. */
     __device__ void copy_piece(const cursor &c, int p, uint32_t slot) const {
         if (c.number >= n_tiles) return;
         __syncwarp();
@@ -183,7 +184,7 @@ template <typename Job, int MT> struct mma_narrow {
         return load_shared_8(step + scales + (W == DI_FP4_PAIR ? upper * WARP : upper * 4 + 2 * q));
     }
 
-    /* sums += the pair of steps at `piece` of the ring times the columns' span. */
+    /* sums += the PAIR steps at `piece` of the ring times the columns' span. */
     template <bool FAR>
     __device__ void multiply(uint32_t piece, const uint4 (&b)[UNITS], float (*sums)[4]) const {
 #pragma unroll
@@ -240,7 +241,7 @@ template <typename Job, int MT> struct mma_narrow {
                 int f = row / 16 * 4 + row % 16 / 8 * 2 + column % 2;
                 float y = joined(joint, parts, f, row % 8 * 4 + column / 2);
                 if constexpr (Job::COLUMNS)
-                    job.store(at, row, k.by[column], y);
+                    job.store_at(at, row, k.by[column], y);
                 else
                     job.store(at, row, column, y);
             }
@@ -257,7 +258,7 @@ template <typename Job, int MT> struct mma_narrow {
 
     /* What runs on from tile to tile. */
     struct stream {
-        cursor next;          /* to be copied: what was copied last, the ring's length ahead */
+        cursor next;          /* what was copied last: the ring's length ahead */
         uint32_t slot;        /* of the ring: the first of the span to be multiplied */
         uint32_t parity;      /* of its barriers' phase */
         uint4 b[UNITS];       /* columns of the span that is next */
