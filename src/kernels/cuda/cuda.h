@@ -110,8 +110,9 @@ void cuda_begin_copy(di_stream *s);
 
 /* Work beside the stream. In a step with few rows kernels are short, and much of the device has
  * nothing to do: the coefficients of a mix, which the sublayer's end reads, the router's choice, for
- * which the shared expert need not wait, the lists of picks behind it, and the store of window rows
- * are enqueued on a second stream, which goes on from here (a recorded step has a branch there).
+ * which the shared expert need not wait, the lists of picks behind it, the weights of the indexer's
+ * heads, which go beside its queries, and the store of window rows are enqueued on a second stream,
+ * which goes on from here (a recorded step has a branch there).
  * Operations that neither write what a mix or a store reads nor touch what they write, and that do
  * not write rows that are kept, start with cuda_begin_beside, or wait by themselves for the one that
  * they meet; `router`: so it is for the router too. All others wait. */

@@ -1,5 +1,5 @@
-/* Instructions that C++ has no name for, a function each: products by a warp and by a warpgroup, and
- * copies that run on.
+/* Instructions that C++ has no name for, a function each: products by a warp and by a warpgroup,
+ * and copies that run on.
  */
 #ifndef DI_KERNELS_CUDA_INSTRUCTIONS_CUH
 #define DI_KERNELS_CUDA_INSTRUCTIONS_CUH
@@ -78,8 +78,8 @@ static __device__ __forceinline__ void store_matrices(uint32_t shared, uint32_t 
                  : "memory");
 }
 
-/* 1 in one lane of the warp, 0 in the others. A value that is kept: what the lane's number is compared
- * with is read anew every time, which takes as long as a load. */
+/* 1 in one lane of the warp, 0 in the others. A value that is kept: what the lane's number is
+ * compared with is read anew every time, which takes as long as a load. */
 static __device__ __forceinline__ uint32_t elected_lane() {
     uint32_t is;
     asm volatile("{\n.reg .pred p;\n"
@@ -106,7 +106,8 @@ template <int N> static __device__ __forceinline__ void more_registers() {
 /* ---- Products by a warp ---- */
 
 /* d [16 rows][8 columns] += a [16][16] b [16][8]. Lane 4 g + t has rows g and g + 8 of columns 2 t
- * and 2 t + 1 of d, and of a and b the values 2 t, 2 t + 1 (first) and 2 t + 8, 2 t + 9 (second). */
+ * and 2 t + 1 of d, and of a and b the values 2 t, 2 t + 1 (first) and 2 t + 8, 2 t + 9
+ * (second). */
 static __device__ __forceinline__ void mma_bf16(float *d, const uint32_t *a, uint32_t b0,
                                                 uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
@@ -164,8 +165,9 @@ template <int N> static __device__ __forceinline__ void hold(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
 }
-/* What was stored or copied to shared memory before, by this thread or by those whose barrier it waited
- * for, is seen by its products. */
+/* What was stored or copied to shared memory is seen by products: those of this thread, of what it
+ * or threads whose barrier it waited for wrote (attention); or those of threads that wait for a
+ * barrier to which this one comes afterwards, of what it wrote itself (the indexer's queries). */
 static __device__ __forceinline__ void shared_for_products() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -115,8 +115,8 @@ static __host__ __device__ inline uint32_t mma_pack_fp4(const uint32_t (&code)[8
     }
     return word;
 }
-/* FP8: c0 and c1 where bf16 has them, at 15 and 10 to 4; of c2 and c3 sign and low bits 4 lower than
- * they belong (11 and 3 to 0), the rest 4 higher (14 to 12), so that two shifts bring all. */
+/* FP8: c0 and c1 where bf16 has them, at 15 and 10 to 4; of c2 and c3 sign and low bits 4 lower
+ * than they belong (11 and 3 to 0), the rest 4 higher (14 to 12), so that two shifts bring all. */
 static constexpr uint32_t FP8_PLACES = 0x87F087F0u, FP8_LOW = 0x80F080F0u, FP8_HIGH = 0x07000700u;
 static __host__ __device__ inline uint32_t mma_pack_fp8(const uint32_t (&code)[4]) {
     uint32_t word = 0;
