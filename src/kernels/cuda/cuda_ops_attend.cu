@@ -129,7 +129,7 @@ typedef struct row_list {
 } row_list;
 
 /* Picks before the first negative one; all threads of the block get it. */
-static __device__ int32_t count_picks(const int32_t *picks, int32_t top_k) {
+static __device__ int32_t live_picks(const int32_t *picks, int32_t top_k) {
     int32_t n = top_k; /* this thread's own first negative one */
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < top_k; i += HEADS * WARP) {
         if (picks[i] >= 0) continue;
@@ -154,7 +154,7 @@ static __device__ row_list list_of(const di_attend_args &args, int64_t t) {
     l.begin = before > floor ? before : floor;
     l.end = args.block ? l.length + args.block : now;
     l.picks = cuda_at<const int32_t>(args.picks) + t * args.top_k;
-    l.n_picks = args.top_k > 0 ? count_picks(l.picks, args.top_k) : 0;
+    l.n_picks = args.top_k > 0 ? live_picks(l.picks, args.top_k) : 0;
     return l;
 }
 

@@ -26,16 +26,6 @@ static __device__ __forceinline__ int32_t key_place(int32_t entry, int32_t block
     return entry * KEY_BYTES + ((block ^ (entry >> 1 & 3)) << 4);
 }
 
-/* x, kept in a register: the compiler would rather make it anew in every turn of a loop. */
-static __device__ __forceinline__ uint32_t kept(uint32_t x) {
-    return __shfl_sync(ALL_LANES, x, lane_id());
-}
-template <typename T> static __device__ __forceinline__ T *kept(T *p) {
-    uint64_t x = reinterpret_cast<uint64_t>(p);
-    uint64_t high = kept(static_cast<uint32_t>(x >> 32));
-    return reinterpret_cast<T *>(high << 32 | kept(static_cast<uint32_t>(x)));
-}
-
 /* Which of a turn's entries a lane writes. */
 static __device__ __forceinline__ int32_t stored_entry() {
     return lane_id() / 4 + 8 * (lane_id() % 4);
@@ -53,6 +43,9 @@ typedef struct key_finder {
     int32_t size_bits, page_bits;  /* blocks of 1 << size_bits entries; -1: another size */
 } key_finder;
 
+/* Before index_scores_kernel waits, as is all of fetch: rows, positions, tables, published blocks
+ * and keys are older than index_prepare_kernel, which waits before it lets this one begin. With
+ * begin_early there this would read what is still written. */
 static __device__ __forceinline__ key_finder finder_of(const di_index_select_args &args,
                                                        const index_pass &pass, int32_t r) {
     const di_pages &p = args.pages;
@@ -204,8 +197,8 @@ struct running_tiles {
         codes = f.codes + place * KEY_BYTES + 16 * lane;
         scales = f.scales + place * KEY_BLOCKS + 16 * (lane % 8);
         page_bytes = static_cast<uint32_t>(args.pages.page_bytes);
-        to = kept(static_cast<uint32_t>(key_place(lane / 4, lane % 4)));
-        scales_to = kept(static_cast<uint32_t>(offsetof(key_slot, scales)) + 16u * (lane % 8));
+        to = held(static_cast<uint32_t>(key_place(lane / 4, lane % 4)));
+        scales_to = held(static_cast<uint32_t>(offsetof(key_slot, scales)) + 16u * (lane % 8));
         page = page_at(0);
     }
     __device__ __forceinline__ void fetch(int32_t i) {

@@ -95,6 +95,8 @@ typedef struct hit_memory {
     int32_t places[MOST_BLOCKS]; /* hit i of them is list.hits[places + i] */
     int2 picks[INDEX_WARPS];
 } hit_memory;
+static_assert(2 * (sizeof(hit_memory) + sizeof(int32_t[2 * INDEX_ROWS + 1]) + 2048) <= 226 * 1024,
+              "two blocks on a processor; each with the starts of lists, and a little");
 
 /* A list whose hits are there: its chunks, those of all lists, and where hits and keys lie. */
 typedef struct hit_list {
@@ -152,8 +154,8 @@ static __device__ void load_hits(const hit_list &list, int32_t base, int32_t n, 
     __syncthreads();
 }
 
-/* Keys of an eight that are larger than the last one taken, and equal to it. */
-static __device__ __forceinline__ int2 count_picks(uint4 keys, const pick_rule &rule) {
+/* Keys of an eight: what of them is taken, all ties included. */
+static __device__ __forceinline__ int2 count_taken(uint4 keys, const pick_rule &rule) {
     uint32_t key[8];
     int2 n = make_int2(0, 0);
     split_keys(keys, key);
@@ -173,7 +175,7 @@ static __device__ int2 write_hits(const pick_rule &rule, const pick_list &to, hi
     int32_t first = min(n, warp_id() * each), end = min(n, first + each);
     int2 mine = make_int2(0, 0), mine_before = before;
     for (int32_t i = first + lane_id(); i < end; i += WARP) {
-        int2 here = count_picks(m->keys[i], rule);
+        int2 here = count_taken(m->keys[i], rule);
         mine.x += here.x, mine.y += here.y;
     }
     mine.x = warp_sum(mine.x), mine.y = warp_sum(mine.y);
@@ -229,7 +231,7 @@ static __global__ __launch_bounds__(INDEX_THREADS) void index_pick_kernel(di_ind
         if (x == 0) pass.n_hits[share.begin] = n;
         __syncthreads();
         if (x < LOW && low[x] != 0) atomicAdd(lows + x, low[x]);
-        if (is_last_of_row(pass.done + i, end - share.begin, last - first)) {
+        if (last_pieces(pass.done + i, end - share.begin, last - first)) {
             if (x < LOW) low[x] = lows[x];
             __syncthreads();
             pick_hits(list, pass.n_hits, rule_of(found, low), picks_of(args, pass, i),

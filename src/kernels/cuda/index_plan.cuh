@@ -161,7 +161,8 @@ static __device__ int32_t plan_lists(const di_index_select_args &args, const ind
 }
 
 /* A row's first strip, [n_rows + 1]; a list's first chunk, [lists + 1]. In shared memory, by a
- * block; there is a barrier in the end. */
+ * block; there is a barrier in the end. They read positions of rows, and index_scores_kernel calls
+ * before it waits: index_prepare_kernel lets it begin only when it has waited itself. */
 static __device__ void plan_strips(const di_index_select_args &args, const index_pass &pass,
                                    int32_t *starts) {
     plan_lists(args, pass, 0, pass.n_rows, true, 0, starts);

@@ -100,8 +100,8 @@ static __device__ __forceinline__ void clear_row(const di_index_select_args &arg
 }
 
 /* Rows' queries, weights, empty lists and counts. q: [..][heads * di], weights: [..][heads], raw.
- * What is here before the products may be read by the next kernel early: it begins only when they
- * are done. */
+ * What is here before the products may be read by the next kernel early (finder_of): it begins only
+ * when they are done, since this waits before it lets it. */
 static __global__ __launch_bounds__(INDEX_THREADS) void index_prepare_kernel(
     di_index_select_args args, index_pass pass, const __nv_bfloat16 *q,
     const __nv_bfloat16 *weights, float scale) {

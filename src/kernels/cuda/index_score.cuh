@@ -170,7 +170,7 @@ static __device__ __forceinline__ void score_tiles(Tiles &tiles, const tile_run 
         static_cast<uint32_t>(descriptor_k(shared_address(shared->query.codes)));
     uint32_t weights[HEAD_TILES];
     float(*scales)[KEY_BLOCKS] = shared->scales[warp_id()];
-    uint32_t words = kept(static_cast<uint32_t>(key_place(lane_id() % 8, lane_id() / 8)));
+    uint32_t words = held(static_cast<uint32_t>(key_place(lane_id() % 8, lane_id() / 8)));
     int32_t at = run.first + stored_entry();
     uint16_t *to = keys + at;
 #pragma unroll
@@ -252,7 +252,7 @@ static __device__ void score_strips(const di_index_select_args &args, const inde
     tile_run run;
     run.n = ceil_div(end - begin - group, INDEX_GROUPS);
     run.first = (begin + group - shared->starts[r]) * STRIP + warp_id() % (GROUP / WARP) * PAIR;
-    run.slots = kept(shared_address(slots));
+    run.slots = held(shared_address(slots));
     if (ALIGNED && f.blocks == NULL && (1 << f.page_bits) >= PAIR) {
         running_tiles tiles(args, run, f);
         score_list(pass, tiles, run, shared, r);
@@ -298,8 +298,8 @@ static __global__ __launch_bounds__(INDEX_THREADS,
         flush_bins(shared->bins, pass.bins + r * BINS);
         __syncthreads();
         if (is_whole(args, pass, r) &&
-            is_last_of_row(pass.done + r, end - share.begin,
-                           shared->starts[r + 1] - shared->starts[r]) &&
+            last_pieces(pass.done + r, end - share.begin,
+                        shared->starts[r + 1] - shared->starts[r]) &&
             threadIdx.x == 0)
             shared->ended[r / 32] |= 1u << r % 32;
         share.begin = end;

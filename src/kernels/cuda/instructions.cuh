@@ -91,6 +91,16 @@ static __device__ __forceinline__ uint32_t elected_lane() {
 
 /* ---- Registers ---- */
 
+/* x, kept in a register: the compiler would rather make it anew in every turn of a loop. `held`
+ * hides from the assembler, too, what it is made of, for one instruction. */
+static __device__ __forceinline__ uint32_t kept(uint32_t x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+static __device__ __forceinline__ uint32_t held(uint32_t x) {
+    return __shfl_sync(ALL_LANES, x, lane_id());
+}
+
 /* All warps of a warpgroup: how many registers each thread has from now on. */
 template <int N> static __device__ __forceinline__ void fewer_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -93,12 +93,6 @@ template <typename Job, int MT> struct mma_narrow {
     uint32_t runs, scales; /* where this lane reads a step */
     bool far;
 
-    /* Kept in a register: the compiler would reckon it anew for every step. */
-    static __device__ __forceinline__ uint32_t kept(uint32_t x) {
-        asm volatile("" : "+r"(x));
-        return x;
-    }
-
     __device__ mma_narrow(const Job &j, uint8_t *shared) : job(j) {
         int32_t length = mma_part_length(j.rows.k), items = j.count(HEIGHT, WIDTH);
         int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
