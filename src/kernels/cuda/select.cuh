@@ -68,6 +68,7 @@ static __device__ uint32_t last_key(const uint32_t *keys, int32_t n, int32_t k, 
  * up with -1. */
 static __device__ void write_best(const uint32_t *keys, int32_t n, int32_t k, int32_t *out) {
     int32_t of_last, seen = 0, written = 0;
+    if (k == 0) return; /* there is no key of the k-th: last_key would say that there are fewer */
     uint32_t last = last_key(keys, n, k, &of_last);
     for (int32_t begin = 0; begin < n; begin += SELECT_THREADS) {
         int32_t j = begin + static_cast<int32_t>(threadIdx.x), equal, kept;
