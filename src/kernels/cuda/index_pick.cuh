@@ -46,8 +46,8 @@ __launch_bounds__(INDEX_THREADS) void index_blocks_kernel(di_index_select_args a
 /* Of a list the eights begin .. end - 1: those that are hits go to `out` in order, and keys of the
  * last bin (find_bin) are counted to low [LOW], shared, by their lower bits. Returns how many hits
  * there are. All threads, after a barrier; what others counted is there after the next one. */
-static __device__ int32_t collect_hits(const uint16_t *keys, int32_t begin, int32_t end, int2 found,
-                                       int32_t *out, int32_t *low) {
+static __device__ int32_t collect_hits(const uint16_t *keys, int32_t begin, int32_t end,
+                                       last_bin found, int32_t *out, int32_t *low) {
     const int EACH = 4;
     const uint32_t least = least_key(found);
     int32_t n = 0;
@@ -93,7 +93,7 @@ typedef struct hit_memory {
     int32_t eights[HITS];
     int32_t starts[MOST_BLOCKS]; /* the first of the hits that each block found */
     int32_t places[MOST_BLOCKS]; /* hit i of them is list.hits[places + i] */
-    int2 picks[INDEX_WARPS];
+    taken_keys picks[INDEX_WARPS];
 } hit_memory;
 static_assert(2 * (sizeof(hit_memory) + sizeof(int32_t[2 * INDEX_ROWS + 1]) + 2048) <= 226 * 1024,
               "two blocks on a processor; each with the starts of lists, and a little");
@@ -155,9 +155,9 @@ static __device__ void load_hits(const hit_list &list, int32_t base, int32_t n, 
 }
 
 /* Keys of an eight: what of them is taken, all ties included. */
-static __device__ __forceinline__ int2 count_taken(uint4 keys, const pick_rule &rule) {
+static __device__ __forceinline__ taken_keys count_taken(uint4 keys, const pick_rule &rule) {
     uint32_t key[8];
-    int2 n = make_int2(0, 0);
+    taken_keys n = make_int2(0, 0);
     split_keys(keys, key);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -169,20 +169,20 @@ static __device__ __forceinline__ int2 count_taken(uint4 keys, const pick_rule &
 
 /* Writes what hits in shared memory, n of them, add to a list; `before`: what stands before them.
  * Returns that with theirs. */
-static __device__ int2 write_hits(const pick_rule &rule, const pick_list &to, hit_memory *m,
-                                  int32_t n, int2 before) {
+static __device__ taken_keys write_hits(const pick_rule &rule, const pick_list &to, hit_memory *m,
+                                        int32_t n, taken_keys before) {
     int32_t each = ceil_div(n, INDEX_THREADS) * WARP; /* of a warp: whole turns of it */
     int32_t first = min(n, warp_id() * each), end = min(n, first + each);
-    int2 mine = make_int2(0, 0), mine_before = before;
+    taken_keys mine = make_int2(0, 0), mine_before = before;
     for (int32_t i = first + lane_id(); i < end; i += WARP) {
-        int2 here = count_taken(m->keys[i], rule);
+        taken_keys here = count_taken(m->keys[i], rule);
         mine.x += here.x, mine.y += here.y;
     }
     mine.x = warp_sum(mine.x), mine.y = warp_sum(mine.y);
     if (lane_id() == 0) m->picks[warp_id()] = mine;
     __syncthreads();
     for (int i = 0; i < INDEX_WARPS; i++) {
-        int2 of = m->picks[i];
+        taken_keys of = m->picks[i];
         if (i < warp_id()) mine_before.x += of.x, mine_before.y += of.y;
         before.x += of.x, before.y += of.y;
     }
@@ -199,7 +199,7 @@ static __device__ int2 write_hits(const pick_rule &rule, const pick_list &to, hi
 static __device__ void pick_hits(const hit_list &list, const int32_t *n, const pick_rule &rule,
                                  const pick_list &to, hit_memory *m) {
     int32_t all = sum_hits(list, n, m);
-    int2 before = make_int2(0, 0);
+    taken_keys before = make_int2(0, 0);
     for (int32_t base = 0; base < all; base += HITS) {
         load_hits(list, base, min(HITS, all - base), m);
         before = write_hits(rule, to, m, min(HITS, all - base), before);
@@ -225,7 +225,7 @@ static __global__ __launch_bounds__(INDEX_THREADS) void index_pick_kernel(di_ind
             {first, last, each, starts[pass.lists], list_keys(pass, i), list_hits(pass, i)};
         int32_t begin = (share.begin - first) * (each / 8);
         int32_t stop = min(ceil_div(size, 8), (end - first) * (each / 8));
-        int2 found = find_bin(pass.bins + i * BINS, list_k(args, pass, i));
+        last_bin found = find_bin(pass.bins + i * BINS, list_k(args, pass, i));
         int32_t n = collect_hits(list.keys, begin, stop, found, list_hits(pass, i) + begin, low);
         int32_t *lows = pass.low + i * LOW;
         if (x == 0) pass.n_hits[share.begin] = n;

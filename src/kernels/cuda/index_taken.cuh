@@ -25,10 +25,13 @@ static __device__ __forceinline__ uint32_t block_key(const uint16_t *keys, int32
 
 /* ---- The k-th key ---- */
 
-/* The bin of the k-th largest key, and how many of that bin are among the k largest; (-1, 0) where
- * there are fewer. All threads of the block get it. */
-static __device__ int2 find_bin(const int32_t *bins, int32_t k) {
-    __shared__ int2 found;
+/* x: the bin of the k-th largest key; y: how many of that bin are among the k largest. (-1, 0) where
+ * there are fewer. */
+typedef int2 last_bin;
+
+/* All threads of the block get it. */
+static __device__ last_bin find_bin(const int32_t *bins, int32_t k) {
+    __shared__ last_bin found;
     const int each = BINS / INDEX_THREADS;
     int32_t top = BINS - each * static_cast<int32_t>(threadIdx.x), all, sum = 0, mine[each];
     if (threadIdx.x == 0) found = make_int2(-1, 0); /* sum_before has barriers */
@@ -48,7 +51,7 @@ static __device__ int2 find_bin(const int32_t *bins, int32_t k) {
         }
     }
     __syncthreads();
-    int2 result = found;
+    last_bin result = found;
     __syncthreads(); /* before another call */
     return result;
 }
@@ -74,7 +77,7 @@ static __device__ __forceinline__ int32_t count_keys(uint4 keys, int32_t bin, in
     return above;
 }
 /* The least key that may be taken, of the last bin; 1 where all are. */
-static __device__ __forceinline__ uint32_t least_key(int2 found) {
+static __device__ __forceinline__ uint32_t least_key(last_bin found) {
     return found.x > 0 ? static_cast<uint32_t>(found.x) * LOW : 1;
 }
 static __device__ __forceinline__ bool is_hit(uint4 keys, uint32_t least) {
@@ -84,6 +87,9 @@ static __device__ __forceinline__ bool is_hit(uint4 keys, uint32_t least) {
 
 /* ---- Picks ---- */
 
+/* x: how many keys are larger than the last one taken; y: how many equal it. */
+typedef int2 taken_keys;
+
 /* What is taken of a list: keys above `last`, and the first `ties` of that key. low: its lower
  * bits; -1: all keys are taken. */
 typedef struct pick_rule {
@@ -92,7 +98,7 @@ typedef struct pick_rule {
 } pick_rule;
 
 /* found: as find_bin says; lows: [LOW], the keys of that bin by their lower bits. */
-static __device__ __forceinline__ pick_rule rule_of(int2 found, const int32_t *lows) {
+static __device__ __forceinline__ pick_rule rule_of(last_bin found, const int32_t *lows) {
     pick_rule rule = {0, -1, 0};
     if (found.x < 0) return rule;
     int32_t missing = found.y;
@@ -131,8 +137,8 @@ static __device__ __forceinline__ int32_t picked_at(const pick_list &to, int32_t
 /* The eight keys at `place` of a lane, two a word; 0 behind the list. Returns `before`, larger and
  * equal keys that stand before the warp's first, with the warp's own. Not inlined: code is fetched
  * too. */
-static __device__ __noinline__ int2 write_keys(pick_rule rule, pick_list to, uint4 keys,
-                                               int32_t place, int2 before) {
+static __device__ __noinline__ taken_keys write_keys(pick_rule rule, pick_list to, uint4 keys,
+                                                     int32_t place, taken_keys before) {
     uint32_t key[8], larger_ones = 0, equal_ones = 0; /* bit by bit */
     int32_t first = place; /* of eight neighbours, where they are one block */
     split_keys(keys, key);

@@ -38,9 +38,9 @@ static __device__ __forceinline__ int32_t find_hits(const whole_list &list, int3
 
 /* The k largest, whose last one's bin is `found` (find_bin): a warp looks at an eighth of all keys,
  * and then at its hits alone, twice. All threads, before and after a barrier. */
-static __device__ __noinline__ void pick_whole(whole_list list, int2 found, pick_list to) {
+static __device__ __noinline__ void pick_whole(whole_list list, last_bin found, pick_list to) {
     __shared__ int32_t lows[INDEX_WARPS][LOW], low[LOW];
-    __shared__ int2 picks[INDEX_WARPS];
+    __shared__ taken_keys picks[INDEX_WARPS];
     int32_t x = static_cast<int32_t>(threadIdx.x), lane = lane_id(), warp = warp_id();
     int32_t eights = ceil_div(list.n, 8), each = ceil_div(eights, INDEX_WARPS), above = 0;
     int32_t begin = min(eights, warp * each), end = min(eights, begin + each);
@@ -64,7 +64,7 @@ static __device__ __noinline__ void pick_whole(whole_list list, int2 found, pick
         picks[x].y = lows[x][rule.low];
     }
     __syncthreads();
-    int2 before = make_int2(0, 0), mine = picks[warp];
+    taken_keys before = make_int2(0, 0), mine = picks[warp];
     for (int i = 0; i < warp; i++) before.x += picks[i].x, before.y += picks[i].y;
     if (mine.x == 0 && (mine.y == 0 || before.y >= rule.ties)) n = 0;
     for (int32_t first = 0; first < n; first += WARP) {
@@ -106,7 +106,7 @@ static __device__ __forceinline__ void pick_row(const di_index_select_args &args
     const uint16_t *from = list_keys(pass, r);
     for (int32_t i = 8 * x; i < n; i += 8 * INDEX_THREADS) copy_16(m.keys + i, from + i, 16);
     copies_commit();
-    int2 found = find_bin(pass.bins + r * BINS, args.top_k); /* meanwhile */
+    last_bin found = find_bin(pass.bins + r * BINS, args.top_k); /* meanwhile */
     copies_wait<0>();
     __syncthreads();
     pick_whole(whole_list{m.keys, m.hits, n}, found, picks_of(args, pass, r));
