@@ -48,13 +48,15 @@ typedef struct cuda_beside {
     di_ptr pre;  /* what a mix that runs writes */
 } cuda_beside;
 
-/* What sublayer_in leaves besides its rows: the same quantised, as products of few rows read them
- * (mma_kept). Nobody's when an operation began since that is not known to leave the rows as they
- * are. */
+/* What sublayer_in leaves besides its rows: the same quantised, of few rows as products read them
+ * (mma_kept), of many as codes (mma_kept_codes). Nobody's when an operation began since that is not
+ * known to leave the rows as they are. */
 typedef struct cuda_kept {
     di_ptr x; /* whose */
     int32_t n_rows, width;
-    uint64_t bytes; /* of workspace, behind that of work beside the stream: a half for each form */
+    uint64_t
+        bytes; /* of workspace, behind that of work beside the stream: of few rows a half for each
+                     * form */
 } cuda_kept;
 
 /* Operations that were called and may become part of the kernel of one that follows

@@ -239,20 +239,28 @@ pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t wid
 
 /* ---- Rows by slots, for wide tiles ---- */
 
-/* A block for eight slots and some groups of K. */
-static __global__ void gather_kernel(mma_input in, pick_lists lists, int32_t top_k) {
+/* A block for eight slots; a warp some groups of K, so that they are looked up once. */
+static constexpr int GATHER_EACH = 5;
+static __global__ __launch_bounds__(WIDE_PREPARE_WARPS *WARP) void gather_kernel(mma_input in,
+                                                                                 pick_lists lists,
+                                                                                 int32_t top_k) {
     begin_early();
-    int32_t part = static_cast<int32_t>(blockIdx.x * WIDE_PREPARE_WARPS) + warp_id();
-    if (part * mma_format<DI_FP4_PAIR>::GROUP >= mma_padded(in.k)) return;
-    int32_t octet = grid_row(), slot = octet * 8 + lane_id() / 4;
+    int32_t parts = mma_padded(in.k) / mma_format<DI_FP4_PAIR>::GROUP;
+    int32_t part =
+        (static_cast<int32_t>(blockIdx.x) * WIDE_PREPARE_WARPS + warp_id()) * GATHER_EACH;
+    int32_t octet = grid_row(), end = part + GATHER_EACH < parts ? part + GATHER_EACH : parts;
     if (octet * 8 >= *lists.n_slots) return;
-    int32_t pick = lists.pick[slot];
-    mma_prepare_group<DI_FP4_PAIR>(in, pick >= 0 ? pick / top_k : -1, 0, part, octet);
+    int32_t pick = lists.pick[octet * 8 + lane_id() / 4], row = pick >= 0 ? pick / top_k : -1;
+#pragma unroll 1
+    for (; part < end; part++) mma_prepare_group<DI_FP4_PAIR>(in, row, 0, part, octet);
 }
 
 void mma_gather_rows(di_stream *s, const mma_input *in, const pick_lists *lists, int64_t slots,
                      int32_t top_k) {
     CUDA_REQUIRE(in->quantize && in->groups == 1);
-    cuda_launch_early(s, "experts", mma_wide_grid<DI_FP4_PAIR>(mma_padded(in->k), slots / 8),
+    int32_t parts = mma_padded(in->k) / mma_format<DI_FP4_PAIR>::GROUP;
+    cuda_launch_early(s, "experts",
+                      cuda_row_grid(cuda_blocks(parts, WIDE_PREPARE_WARPS * GATHER_EACH),
+                                    slots / 8),
                       WIDE_PREPARE_WARPS * WARP, 0, gather_kernel, *in, *lists, top_k);
 }

@@ -26,12 +26,20 @@ static __device__ __forceinline__ void keep_chunk(const kept_rows &kept, int64_t
     mma_store_chunk(kept.order[1], kept.rows[1], t, k, n, false, live, v); /* quantised by now */
 }
 
+/* The same, of many rows. */
+template <typename A>
+static __device__ __forceinline__ void keep_codes(const mma_codes &codes, int64_t t, int64_t at,
+                                                  int64_t width, float (&v)[ROW_CHUNK]) {
+    for (int i = 0; i < ROW_CHUNK; i++) v[i] = at < width ? round_a<A>(v[i]) : 0;
+    mma_store_codes(codes, t, at, width, at < width, v);
+}
+
 /* A block a row, a thread a chunk, so that all of a row is asked for at once. The collapsed chunk
  * stays in registers; if the row has more chunks than a block may have threads, the others go to
  * `out` and back. A thread touches its own chunks only. KEPT: released rows. */
 template <bool RELEASED, bool KEPT, typename A>
-static __device__ __forceinline__ void collapse_and_norm(const di_sublayer_in_args &args,
-                                                         const kept_rows &kept) {
+static __device__ __forceinline__ void
+collapse_and_norm(const di_sublayer_in_args &args, const kept_rows &kept, const mma_codes &codes) {
     int64_t t = blockIdx.x, width = args.width;
     const A *streams = cuda_at<const A>(args.streams) + t * args.hc * width;
     const float *pre = cuda_at<const float>(args.pre) + t * args.hc;
@@ -60,20 +68,21 @@ static __device__ __forceinline__ void collapse_and_norm(const di_sublayer_in_ar
         store_chunk<RELEASED>(out, at, width, mine);
     });
     if constexpr (KEPT) keep_chunk<A>(kept, t, first, width, mine);
+    if (RELEASED && codes.codes != NULL) keep_codes<A>(codes, t, first, width, mine);
 }
 
 template <typename A>
 __launch_bounds__(ROW_RELEASED, 2) static __global__
-    void sublayer_in_released(di_sublayer_in_args args) {
-    collapse_and_norm<true, false, A>(args, kept_rows{});
+    void sublayer_in_released(di_sublayer_in_args args, mma_codes codes) {
+    collapse_and_norm<true, false, A>(args, kept_rows{}, codes);
 }
 template <typename A>
 __launch_bounds__(ROW_MOST) static __global__ void sublayer_in_any(di_sublayer_in_args args) {
-    collapse_and_norm<false, false, A>(args, kept_rows{});
+    collapse_and_norm<false, false, A>(args, kept_rows{}, mma_codes{});
 }
 static __global__ __launch_bounds__(ROW_RELEASED) void sublayer_in_kept(di_sublayer_in_args args,
                                                                         kept_rows kept) {
-    collapse_and_norm<true, true, __nv_bfloat16>(args, kept);
+    collapse_and_norm<true, true, __nv_bfloat16>(args, kept, mma_codes{});
 }
 
 /* Whether sublayer_in keeps such rows: for narrow products, without padding, where there is room. */
@@ -94,6 +103,16 @@ static kept_rows places_of_kept(di_stream *s, int32_t n_rows) {
 
 static void set_kept(di_stream *s, const di_sublayer_in_args *args) {
     s->kept.x = args->out, s->kept.n_rows = args->n_rows, s->kept.width = args->width;
+}
+
+/* Where the codes of many rows go, which are kept where there is room. */
+static mma_codes codes_of_kept(di_stream *s, const di_sublayer_in_args *args) {
+    mma_codes codes = {};
+    if (s->release && mma_is_wide(args->n_rows))
+        codes = mma_codes_place(s, args->n_rows, args->width);
+    s->kept.x = DI_NONE;
+    if (codes.codes != NULL) set_kept(s, args);
+    return codes;
 }
 
 /* ---- Expand ---- */
@@ -227,7 +246,8 @@ static __device__ __forceinline__ float between_factor(const di_sublayer_out_arg
 template <bool COMBINE>
 static __global__ __launch_bounds__(ROW_RELEASED) void between_many(di_combine_args combine,
                                                                     di_sublayer_out_args before,
-                                                                    di_sublayer_in_args args) {
+                                                                    di_sublayer_in_args args,
+                                                                    mma_codes codes) {
     typedef __nv_bfloat16 A;
     extern __shared__ __align__(16) uint8_t shared[]; /* [2][pieces][width] */
     int64_t width = args.width, at = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
@@ -276,6 +296,7 @@ static __global__ __launch_bounds__(ROW_RELEASED) void between_many(di_combine_a
         }
         chunk_norm(mine, weight, root_inverse(row_sum(sum), width, args.eps));
         if (live) store_chunk<true>(cuda_at<A>(args.out) + t * width, at, width, mine);
+        if (codes.codes != NULL) keep_codes<A>(codes, t, at, width, mine);
     }
 }
 
@@ -351,9 +372,8 @@ static void launch_between(di_stream *s, const cuda_pending &p, const di_sublaye
     }
     uint32_t most = static_cast<uint32_t>(s->n_processors) * (ROW_RELEASED / threads);
     size_t bytes = between_bytes(between_pieces<COMBINE>(p.combine.top_k), args->width);
-    s->kept.x = DI_NONE;
     cuda_launch_early(s, "sublayer", rows < most ? rows : most, threads, bytes,
-                      between_many<COMBINE>, p.combine, p.out, *args);
+                      between_many<COMBINE>, p.combine, p.out, *args, codes_of_kept(s, args));
 }
 
 static void run_between(di_stream *s, const di_sublayer_in_args *args) {
@@ -380,7 +400,8 @@ void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
     if (!released_rows(args->width, {args->streams, args->collapsed, args->out})) {
         CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_any, *args);
     } else if (!may_keep(s, args->n_rows, args->width)) {
-        CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args);
+        CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args,
+                            codes_of_kept(s, args));
     } else {
         cuda_launch_early(s, "sublayer_in", rows, threads, 0, sublayer_in_kept, *args,
                           places_of_kept(s, args->n_rows));

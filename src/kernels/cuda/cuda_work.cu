@@ -70,9 +70,10 @@ uint64_t cuda_router_bytes(const di_limits *l) {
     return rounded(CUDA_BESIDE_ROWS * 4 * (uint64_t)l->n_experts);
 }
 
-/* Rows of FP8 and of FP4. */
+/* Rows of FP8 and of FP4, or codes. */
 uint64_t cuda_kept_bytes(const di_limits *l) {
-    return 2 * rounded(mma_input_bytes(MMA_NARROW_ROWS, 1, l->width));
+    return most(2 * rounded(mma_input_bytes(MMA_NARROW_ROWS, 1, l->width)),
+                rounded(mma_codes_bytes(l->max_rows, l->width)));
 }
 
 static uint64_t counters_bytes(const di_stream *s) {
@@ -126,6 +127,13 @@ void cuda_begin(di_stream *s) {
 uint8_t *mma_kept_place(di_stream *s, di_dtype dtype) {
     uint64_t fp4 = dtype == DI_FP4_PAIR ? s->kept.bytes / 2 : 0;
     return s->work + own_bytes(s) - s->kept.bytes + fp4;
+}
+
+mma_codes mma_codes_place(di_stream *s, int32_t n_rows, int32_t width) {
+    uint8_t *at = s->work + own_bytes(s) - s->kept.bytes;
+    if (width % MMA_K != 0 || mma_codes_bytes(n_rows, width) > s->kept.bytes)
+        return mma_codes{NULL, NULL};
+    return mma_codes{at, at + static_cast<int64_t>(n_rows) * width};
 }
 
 /* ---- Beside the stream ---- */

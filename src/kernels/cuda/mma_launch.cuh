@@ -32,6 +32,10 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
  * FP4; and they, or NULL where those of x are not kept. */
 uint8_t *mma_kept_place(di_stream *s, di_dtype dtype);
 uint8_t *mma_kept(di_stream *s, di_dtype dtype, di_ptr x, int32_t n_rows, int32_t k);
+/* The same of many rows: where their codes are, codes NULL where there is no room; and they, codes
+ * NULL where those of x are not kept. */
+mma_codes mma_codes_place(di_stream *s, int32_t n_rows, int32_t width);
+mma_codes mma_kept_codes(di_stream *s, di_ptr x, int32_t n_rows, int32_t k);
 
 /* out = w times what was made ready, for one product or several that all read it; p's x is not
  * looked at. */

@@ -67,6 +67,23 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
            static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
 }
 
+/* Rows as q8 has them: [n_rows][k], and [n_rows][k / 32]. k a multiple of MMA_K. */
+typedef struct mma_codes {
+    uint8_t *codes, *scales;
+} mma_codes;
+static inline uint64_t mma_codes_bytes(int64_t n_rows, int32_t k) {
+    return static_cast<uint64_t>(n_rows) * static_cast<uint64_t>(k + k / 32);
+}
+/* A lane's eight values of row t from value k on; whole warps call. live: there are such. */
+static __device__ __forceinline__ void mma_store_codes(const mma_codes &to, int64_t t, int64_t k,
+                                                       int64_t width, bool live, const float *v) {
+    uint8_t scale;
+    uint2 codes = chunk_q8(v, &scale);
+    if (!live) return;
+    *reinterpret_cast<uint2 *>(to.codes + t * width + k) = codes;
+    if (k % 32 == 0) to.scales[t * (width / 32) + k / 32] = scale;
+}
+
 /* What goes in. */
 typedef struct mma_input {
     di_ptr x; /* bf16, row t at value t * stride, group g of it at g * k */
@@ -74,7 +91,8 @@ typedef struct mma_input {
     int32_t n_rows, groups, k;
     bool quantize;
     mma_order order;
-    uint8_t *out; /* groups * mma_rows8(n_rows) rows of mma_padded(k) values */
+    uint8_t *out;    /* groups * mma_rows8(n_rows) rows of mma_padded(k) values */
+    mma_codes codes; /* of x; codes NULL: they are not there. For wide rows only */
 } mma_input;
 
 static inline uint64_t mma_input_bytes(int64_t n_rows, int64_t groups, int32_t k) {

@@ -33,6 +33,22 @@ static __device__ __forceinline__ void transpose_words(uint32_t (&word)[4], int 
     }
 }
 
+/* A run from value k on, of one block of the quantiser. */
+template <int RUN>
+static __device__ __forceinline__ void load_codes(const mma_input &in, int64_t row, int32_t k,
+                                                  float (&v)[RUN]) {
+    const uint8_t *codes = in.codes.codes + row * in.k + k;
+    float scale = di_e8m0_decode(in.codes.scales[row * (in.k / 32) + k / 32]);
+    uint32_t words[RUN / 4];
+    static_assert(RUN <= 32 && 32 % RUN == 0, "a scale");
+#pragma unroll
+    for (int i = 0; i < RUN / 16; i++) {
+        uint4 w = reinterpret_cast<const uint4 *>(codes)[i];
+        words[4 * i] = w.x, words[4 * i + 1] = w.y, words[4 * i + 2] = w.z, words[4 * i + 3] = w.w;
+    }
+    decode_e4m3<RUN / 4>(words, scale, v);
+}
+
 /* Group `part` of K of eight rows, whose octet is number `octet` of in.out. row, group: of in.x, this
  * lane's; row < 0: there is none. Whole warps call. */
 template <di_dtype W>
@@ -41,10 +57,14 @@ mma_prepare_group(const mma_input &in, int64_t row, int32_t group, int32_t part,
     constexpr int GROUP = mma_format<W>::GROUP, CHUNK = mma_format<W>::CHUNK_K, RUN = GROUP / 4;
     int t = lane_id() % 4;
     float v[RUN] = {};
+    if (in.codes.codes != NULL) {
+        if (row >= 0) load_codes(in, row, part * GROUP + t * RUN, v);
+    } else {
 #pragma unroll
-    for (int c = 0; c < RUN; c += 8)
-        if (row >= 0) mma_load_chunk(in, row, group, part * GROUP + t * RUN + c, v + c);
-    if (in.quantize) quantise_run(v);
+        for (int c = 0; c < RUN; c += 8)
+            if (row >= 0) mma_load_chunk(in, row, group, part * GROUP + t * RUN + c, v + c);
+        if (in.quantize) quantise_run(v);
+    }
     int32_t step = part * GROUP % CHUNK / 16;
     uint8_t *at = in.out + (part * GROUP / CHUNK * in.order.octets + octet) * (CHUNK * 16) +
                   step * 256 + t * 128 + lane_id() / 4 * 16;
