@@ -194,8 +194,102 @@ static void test_changed_rows(void **state) {
     b->destroy(b);
 }
 
+/* ---- Routed experts of many rows ---- */
+
+enum { N_EXPERTS = 8, MANY = 4000, FEW = 5 }; /* all blocks of the sort have picks, twice */
+
+static di_matrix put_fp4(di_backend *b, int32_t n, int32_t k, uint32_t *state) {
+    di_error error;
+    di_matrix out;
+    static uint8_t codes[INNER * WIDTH / 2], scales[INNER * WIDTH / 32];
+    for (int32_t i = 0; i < n * k / 2; i++) codes[i] = (uint8_t)next_random(state);
+    for (int32_t i = 0; i < n * k / 32; i++) scales[i] = (uint8_t)(119 + i % 3);
+    const di_host_matrix m = {DI_FP4_PAIR, n, k, 1, codes, scales};
+    assert_int_equal(b->bind_matrix(b, &m, "test", &out, &error), DI_OK);
+    return out;
+}
+
+static di_ptr take(di_backend *b, uint64_t bytes) {
+    di_error error;
+    di_ptr p;
+    assert_int_equal(b->alloc(b, bytes, "test", &p, &error), DI_OK);
+    return p;
+}
+
+/* Different experts, and three different picks a row. */
+static void put_experts(di_backend *b, di_experts_args *args, uint32_t *state) {
+    di_expert experts[N_EXPERTS];
+    static int32_t picks[MANY * TOP_K];
+    for (int32_t e = 0; e < N_EXPERTS; e++) {
+        di_matrix w1 = put_fp4(b, INNER, WIDTH, state), w3 = put_fp4(b, INNER, WIDTH, state);
+        di_matrix w2 = put_fp4(b, WIDTH, INNER, state);
+        experts[e] = (di_expert){w1.data, w1.scale, w3.data, w3.scale, w2.data, w2.scale};
+    }
+    for (int32_t i = 0; i < MANY * TOP_K; i++)
+        picks[i] = i % TOP_K == 0 ? (int32_t)(next_random(state) % N_EXPERTS)
+                                  : (picks[i - 1] + 3) % N_EXPERTS;
+    args->experts = take(b, sizeof experts);
+    args->picks = take(b, sizeof picks);
+    b->upload(b->stream, args->experts, experts, sizeof experts);
+    b->upload(b->stream, args->picks, picks, sizeof picks);
+    args->weights = put(b, (int64_t)sizeof picks, true, state);
+}
+
+static void read_rows(di_backend *b, const di_experts_args *args, uint8_t *to) {
+    di_error error;
+    b->ops->experts(b->stream, args);
+    b->download(b->stream, to, args->rows, (uint64_t)(args->n_rows * row_bytes[ROWS]));
+    assert_int_equal(di_backend_sync(b, &error), DI_OK);
+}
+
+/* From what sublayer_in keeps of the rows, from the rows, and from some of them. */
+static void test_many_picks(void **state) {
+    (void)state;
+    static const int32_t firsts[] = {0, 1, 1331, 2730, MANY - FEW};
+    bed t = open_bed();
+    di_backend *b = t.b;
+    di_error error;
+    uint32_t random = 5;
+    int64_t size = MANY * row_bytes[ROWS];
+    uint8_t *kept = malloc((size_t)size), *rows = malloc((size_t)size);
+    di_experts_args args = {.n_rows = MANY, .top_k = TOP_K, .n_experts = N_EXPERTS, .limit = 10};
+    const di_limits limits = {.max_rows = MANY,
+                              .width = WIDTH,
+                              .hc = HC,
+                              .inner = INNER,
+                              .top_k = TOP_K,
+                              .n_experts = N_EXPERTS,
+                              .max_k = HC * WIDTH};
+    assert_true(kept != NULL && rows != NULL);
+    assert_int_equal(b->prepare(b, &limits, &error), DI_OK);
+    put_experts(b, &args, &random);
+    args.dtype = DI_FP4_PAIR, args.width = WIDTH, args.inner = INNER;
+    args.u = take(b, MANY * 2 * WIDTH), args.rows = take(b, (uint64_t)size);
+    di_ptr streams = put(b, MANY * row_bytes[STREAMS], false, &random);
+    di_ptr pre = put(b, MANY * row_bytes[PRE], true, &random);
+    b->ops->sublayer_in(b->stream, &(di_sublayer_in_args){MANY, HC, WIDTH, 1e-6, streams, pre,
+                                                          t.norm, DI_NONE, args.u});
+    read_rows(b, &args, kept);
+    read_rows(b, &args, rows);
+    assert_memory_equal(kept, rows, size);
+    for (size_t i = 0; i < sizeof firsts / sizeof firsts[0]; i++) {
+        uint64_t first = (uint64_t)firsts[i];
+        di_experts_args some = args;
+        some.n_rows = FEW;
+        some.u = di_ptr_at(args.u, first * 2 * WIDTH);
+        some.picks = di_ptr_at(args.picks, first * TOP_K * 4);
+        some.weights = di_ptr_at(args.weights, first * TOP_K * 4);
+        read_rows(b, &some, rows);
+        assert_memory_equal(kept + first * (uint64_t)row_bytes[ROWS], rows, FEW * row_bytes[ROWS]);
+    }
+    free(kept);
+    free(rows);
+    b->destroy(b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_between),
+                                       cmocka_unit_test(test_many_picks),
                                        cmocka_unit_test(test_changed_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
