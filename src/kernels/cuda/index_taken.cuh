@@ -25,8 +25,8 @@ static __device__ __forceinline__ uint32_t block_key(const uint16_t *keys, int32
 
 /* ---- The k-th key ---- */
 
-/* x: the bin of the k-th largest key; y: how many of that bin are among the k largest. (-1, 0) where
- * there are fewer. */
+/* x: the bin of the k-th largest key; y: how many of that bin are among the k largest. (-1, 0)
+ * where there are fewer. */
 typedef int2 last_bin;
 
 /* All threads of the block get it. */

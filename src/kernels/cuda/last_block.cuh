@@ -17,9 +17,9 @@ static __device__ __forceinline__ bool last_block(uint32_t *counter, uint32_t n_
     return last;
 }
 
-/* The same of blocks that take pieces of several things: whether this one, with `mine`, brings those
- * of a thing to `all` that are dealt with. Any number of times. done: 0 at first. What both do is
- * written twice: shared, it gave other kernels other registers. */
+/* The same of blocks that take pieces of several things: whether this one, with `mine`, brings
+ * those of a thing to `all` that are dealt with. Any number of times. done: 0 at first. What both
+ * do is written twice: shared, it gave other kernels other registers. */
 static __device__ __forceinline__ bool last_pieces(int32_t *done, int32_t mine, int32_t all) {
     __shared__ bool last;
     __threadfence();
