@@ -284,19 +284,29 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         }
     }
 
-    /* sums += products of so many stages. */
+    /* sums += products of the stage there. Returns its slot. */
+    template <int M, bool FAR>
+    __device__ __forceinline__ int multiply_next(place &at, int before, packed &w,
+                                                 uint32_t (&a)[2][8], float (&sums)[M / 2]) const {
+        int slot = at.slot;
+        if (!AHEAD) await(at);
+        multiply_stage<M, FAR>(at, before, w, a, sums);
+        at.next();
+        return slot;
+    }
+
+    /* sums = products of so many stages. The first stands by itself: the compiler sees that its sums are
+     * 0, and begins them without writing so. Two blocks have no registers for that. */
     template <int M, bool FAR>
     __device__ void multiply_part(int32_t stages, place &at, packed &w,
                                   float (&sums)[M / 2]) const {
         static_assert(K >= 64 && K % 64 == 0, "units of a stage take turns in two registers");
         uint32_t a[2][8] = {};
+#pragma unroll
+        for (int i = 0; i < M / 2; i++) sums[i] = 0.0f;
         int before = -1;
-        for (; stages > 0; stages--) {
-            if (!AHEAD) await(at);
-            multiply_stage<M, FAR>(at, before, w, a, sums);
-            before = at.slot;
-            at.next();
-        }
+        if (BLOCKS == 1) before = multiply_next<M, FAR>(at, before, w, a, sums), stages--;
+        for (; stages > 0; stages--) before = multiply_next<M, FAR>(at, before, w, a, sums);
         products_wait<0>();
         hold(sums);
         release(before);
@@ -310,7 +320,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
 #pragma unroll
         for (int i = 0; i < SUMS; i++) total[i] = -0.0f; /* plus x is x, also if that is -0 */
         do {
-            float sums[M / 2] = {};
+            float sums[M / 2];
             multiply_part<M, FAR>(left < each ? left : each, at, w, sums);
 #pragma unroll
             for (int i = 0; i < M / 2; i++) total[i] = SPLIT ? sums[i] : total[i] + sums[i];
