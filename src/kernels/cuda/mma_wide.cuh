@@ -234,6 +234,12 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     __device__ uint32_t stage_of(int slot) const {
         return ring + static_cast<uint32_t>(slot) * STAGE;
     }
+    /* The activations there, as group_mma takes them. From one lane: the compiler sees that all have the
+     * same, as descriptors must be, and reckons further ones beside the loop's other work. */
+    __device__ uint32_t operand_of(int slot) const {
+        uint32_t first = group_operand(ring + WEIGHTS);
+        return __shfl_sync(ALL_LANES, first + static_cast<uint32_t>(slot) * (STAGE / 16), 0);
+    }
     __device__ void await(const place &at) const {
         barrier_wait(shared_address(&part->full[at.slot]), at.parity);
     }
@@ -259,7 +265,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
     template <int M, bool FAR>
     __device__ void multiply_stage(const place &at, int before, packed &w, uint32_t (&a)[2][8],
                                    float (&sums)[M / 2]) const {
-        uint32_t stage = stage_of(at.slot), x = group_operand(stage + WEIGHTS);
+        uint32_t stage = stage_of(at.slot), x = operand_of(at.slot);
         place after = at;
         after.next();
         uint32_t next = stage_of(after.slot);
