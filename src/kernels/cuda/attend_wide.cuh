@@ -9,7 +9,6 @@
 #ifndef DI_KERNELS_CUDA_ATTEND_WIDE_CUH
 #define DI_KERNELS_CUDA_ATTEND_WIDE_CUH
 
-#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/instructions.cuh"
 
@@ -18,36 +17,6 @@ static constexpr int SLAB = 64, SLAB_BYTES = SLAB * 128, GROUP = 128; /* threads
 /* Where piece `piece` of 16 bytes of a slab's row lies in it. */
 static __device__ __forceinline__ int slab_place(int row, int piece) {
     return row * 128 + ((piece ^ (row & 7)) << 4);
-}
-
-/* ---- The other block of a cluster of two; addresses and barriers by cluster_address ---- */
-
-/* 16 and 4 bytes, which count for the peer's barrier when they are there. */
-static __device__ __forceinline__ void store_peer(uint32_t to, const uint32_t *x,
-                                                  uint32_t barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], "
-                 "{%1, %2, %3, %4}, [%5];" ::"r"(to),
-                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(barrier)
-                 : "memory");
-}
-static __device__ __forceinline__ void store_peer(uint32_t to, float x, uint32_t barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
-                     to),
-                 "r"(__float_as_uint(x)), "r"(barrier)
-                 : "memory");
-}
-static __device__ __forceinline__ void warp_arrives_peer(uint32_t barrier) {
-    __syncwarp();
-    if (WARP_ARRIVALS == WARP || lane_id() == 0)
-        asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/* The two halves of a meeting of all threads, whose warps come together; only barriers_made is
- * ordered by it. */
-static __device__ __forceinline__ void cluster_come() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-static __device__ __forceinline__ void cluster_meet() {
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /* ---- Caches ---- */

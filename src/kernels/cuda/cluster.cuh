@@ -3,7 +3,7 @@
 #ifndef DI_KERNELS_CUDA_CLUSTER_CUH
 #define DI_KERNELS_CUDA_CLUSTER_CUH
 
-#include "kernels/cuda/instructions.cuh"
+#include "kernels/cuda/barrier.cuh"
 
 /* All threads of all blocks of the cluster; what they wrote before they arrived, to any memory, is
  * seen after the wait. The shared memory of others exists from the first time on. */
@@ -36,6 +36,36 @@ static __device__ __forceinline__ uint32_t cluster_address(const void *mine, uin
     uint32_t at;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
     return at;
+}
+
+/* ---- To another block of the cluster; addresses and barriers by cluster_address ---- */
+
+/* 16 and 4 bytes, which count for its barrier when they are there. */
+static __device__ __forceinline__ void store_peer(uint32_t to, const uint32_t *x,
+                                                  uint32_t barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], "
+                 "{%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(barrier)
+                 : "memory");
+}
+static __device__ __forceinline__ void store_peer(uint32_t to, float x, uint32_t barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+                     to),
+                 "r"(__float_as_uint(x)), "r"(barrier)
+                 : "memory");
+}
+static __device__ __forceinline__ void warp_arrives_peer(uint32_t barrier) {
+    __syncwarp();
+    if (WARP_ARRIVALS == WARP || lane_id() == 0)
+        asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* The two halves of a meeting of all threads, whose warps come together; only barriers_made is
+ * ordered by it. */
+static __device__ __forceinline__ void cluster_come() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void cluster_meet() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 #endif

@@ -4,6 +4,7 @@
  * few rows each costs as much as its start, with many a third of the bytes are not read again.
  * Operations that may be part of it are kept until sublayer_in comes, or anything else, which enqueues
  * them first (cuda_flush). Memory is as if each had been enqueued by itself. */
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/streams.cuh"
 
@@ -11,8 +12,7 @@
 
 /* Rows of few as products read them, quantised: in the two forms, or not at all. */
 typedef struct kept_rows {
-    mma_order order[2];
-    uint8_t *rows[2];
+    uint8_t *fp8, *fp4;
 } kept_rows;
 
 /* A thread's chunk of row t, which the norm has left in v. */
@@ -22,8 +22,9 @@ static __device__ __forceinline__ void keep_chunk(const kept_rows &kept, int64_t
     bool live = at < width;
     int32_t k = static_cast<int32_t>(at), n = static_cast<int32_t>(width);
     for (int i = 0; i < ROW_CHUNK; i++) v[i] = live ? round_a<A>(v[i]) : 0;
-    mma_store_chunk(kept.order[0], kept.rows[0], t, k, n, true, live, v);
-    mma_store_chunk(kept.order[1], kept.rows[1], t, k, n, false, live, v); /* quantised by now */
+    mma_store_chunk(mma_order_of(DI_F8_E4M3, false, 0), kept.fp8, t, k, n, true, live, v);
+    /* quantised by now */
+    mma_store_chunk(mma_order_of(DI_FP4_PAIR, false, 0), kept.fp4, t, k, n, false, live, v);
 }
 
 /* The same, of many rows. */
@@ -91,14 +92,8 @@ static bool may_keep(const di_stream *s, int32_t n_rows, int32_t width) {
            2 * mma_input_bytes(n_rows, 1, width) <= s->kept.bytes;
 }
 
-static kept_rows places_of_kept(di_stream *s, int32_t n_rows) {
-    const di_dtype forms[2] = {DI_F8_E4M3, DI_FP4_PAIR};
-    kept_rows kept = {};
-    for (int i = 0; i < 2; i++) {
-        kept.order[i] = mma_order_of(forms[i], false, mma_rows8(n_rows));
-        kept.rows[i] = mma_kept_place(s, forms[i]);
-    }
-    return kept;
+static kept_rows places_of_kept(di_stream *s) {
+    return kept_rows{mma_kept_place(s, DI_F8_E4M3), mma_kept_place(s, DI_FP4_PAIR)};
 }
 
 static void set_kept(di_stream *s, const di_sublayer_in_args *args) {
@@ -170,34 +165,85 @@ static __device__ __forceinline__ void sublayer_chunk(const di_combine_args &arg
     }
 }
 
-/* Few rows: a block a row, a thread a chunk; four streams. */
+/* Of row t, one each of a warp's lanes: pre, post, comb. */
+static __device__ __forceinline__ float between_factor(const di_sublayer_out_args &before,
+                                                       di_ptr pre, int64_t t) {
+    int lane = lane_id();
+    if (lane >= 24) return 0;
+    return lane < 4   ? cuda_at<const float>(pre)[t * 4 + lane]
+           : lane < 8 ? cuda_at<const float>(before.post)[t * 4 + lane - 4]
+                      : cuda_at<const float>(before.comb)[t * 16 + lane - 8];
+}
+
+/* Few rows: a cluster a row, whose some 1,000 instructions a chunk would take one processor long. */
+static constexpr int FEW_BLOCKS = 4;
+
+/* row_sum over all threads of the cluster, in their order. */
+struct cluster_sum {
+    float part[WARP];
+    uint64_t there; /* barrier: all parts */
+    __device__ __forceinline__ void begin() {
+        if (threadIdx.x == 0) {
+            barrier_init(&there, 1);
+            barriers_made();
+            barrier_expect(shared_address(&there), blockDim.x / WARP * FEW_BLOCKS * 4);
+        }
+        __syncwarp();
+        cluster_come();
+    }
+    __device__ __forceinline__ float operator()(float x, int rank) {
+        int warps = static_cast<int>(blockDim.x) / WARP, lane = lane_id();
+        float mine = warp_sum(x);
+        cluster_meet(); /* all have begun */
+        if (lane < FEW_BLOCKS) {
+            uint32_t to = static_cast<uint32_t>(lane);
+            store_peer(cluster_address(&part[rank * warps + warp_id()], to), mine,
+                       cluster_address(&there, to));
+        }
+        barrier_wait(&there, 0);
+        return warp_sum(lane < FEW_BLOCKS * warps ? part[lane] : 0.0f);
+    }
+};
+
+/* A thread a chunk; four streams. All that is read is asked for before anything is stored: a load
+ * behind a store, which might be to where it lies, would wait for memory by itself. */
 template <bool COMBINE>
-static __global__ __launch_bounds__(ROW_RELEASED) void between_kernel(di_combine_args combine,
-                                                                      di_sublayer_out_args before,
-                                                                      di_sublayer_in_args args,
-                                                                      kept_rows kept) {
+static __global__ __cluster_dims__(FEW_BLOCKS, 1, 1)
+    __launch_bounds__(ROW_RELEASED / FEW_BLOCKS) void between_kernel(di_combine_args combine,
+                                                                     di_sublayer_out_args before,
+                                                                     di_sublayer_in_args args,
+                                                                     kept_rows kept) {
     typedef __nv_bfloat16 A;
-    int64_t t = blockIdx.x, width = args.width;
-    int64_t at = static_cast<int64_t>(threadIdx.x) * ROW_CHUNK;
-    const float *pre = cuda_at<const float>(args.pre) + t * args.hc;
+    __shared__ cluster_sum row;
+    __shared__ float factor[24];
+    int rank = static_cast<int>(blockIdx.x % FEW_BLOCKS);
+    int64_t t = blockIdx.x / FEW_BLOCKS, width = args.width;
+    int64_t at = static_cast<int64_t>(rank * blockDim.x + threadIdx.x) * ROW_CHUNK;
+    A *streams = cuda_at<A>(before.streams) + t * 4 * width;
     bool live = at < width;
-    float sum = 0, mine[ROW_CHUNK] = {}, weight[ROW_CHUNK] = {};
+    float sum = 0, y[ROW_CHUNK], mine[ROW_CHUNK] = {}, weight[ROW_CHUNK] = {};
+    stream_chunks<true, 4, A> was;
     let_kernels_begin();
+    row.begin();
     if (live) vector_chunk(args.norm, at, weight);
     await_kernels_before();
+    if (live) was.load(streams, 4, width, at);
+    float of_lane = between_factor(before, args.pre, t);
+    if (live) sublayer_chunk<COMBINE>(combine, before.y, t, at, width, y);
+    if (threadIdx.x < 24) factor[threadIdx.x] = of_lane;
+    __syncthreads();
     if (live) {
-        float y[ROW_CHUNK];
-        sublayer_chunk<COMBINE>(combine, before.y, t, at, width, y);
-        expand_chunk<true, 4, A>(before, t, at, y, [&](int k, const float *stream) {
-            for (int i = 0; i < ROW_CHUNK; i++)
-                mine[i] = fmaf(pre[k], round_a<A>(stream[i]), mine[i]);
-        });
+        expand_chunk<true, 4, A>(factor + 4, factor + 8, 4, was, streams, width, at, y,
+                                 [&](int k, const float *stream) {
+                                     for (int i = 0; i < ROW_CHUNK; i++)
+                                         mine[i] = fmaf(factor[k], round_a<A>(stream[i]), mine[i]);
+                                 });
         for (int i = 0; i < ROW_CHUNK; i++) mine[i] = round_a<A>(mine[i]);
         if (!cuda_none(args.collapsed))
             store_chunk<true>(cuda_at<A>(args.collapsed) + t * width, at, width, mine);
         sum = chunk_squares(mine, 0);
     }
-    chunk_norm(mine, weight, root_inverse(row_sum(sum), width, args.eps));
+    chunk_norm(mine, weight, root_inverse(row(sum, rank), width, args.eps));
     if (live) store_chunk<true>(cuda_at<A>(args.out) + t * width, at, width, mine);
     keep_chunk<A>(kept, t, at, width, mine);
 }
@@ -231,16 +277,6 @@ static __device__ __forceinline__ void copy_pieces(const di_combine_args &combin
         copy(cuda_at<A>(before.y) + t * width, 1);
     }
     copy(cuda_at<A>(before.streams) + t * 4 * width, 4);
-}
-
-/* Of row t, one each of a warp's lanes: pre, post, comb. */
-static __device__ __forceinline__ float between_factor(const di_sublayer_out_args &before,
-                                                       di_ptr pre, int64_t t) {
-    int lane = lane_id();
-    if (lane >= 24) return 0;
-    return lane < 4   ? cuda_at<const float>(pre)[t * 4 + lane]
-           : lane < 8 ? cuda_at<const float>(before.post)[t * 4 + lane - 4]
-                      : cuda_at<const float>(before.comb)[t * 16 + lane - 8];
 }
 
 template <bool COMBINE>
@@ -365,8 +401,11 @@ template <bool COMBINE>
 static void launch_between(di_stream *s, const cuda_pending &p, const di_sublayer_in_args *args) {
     uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
     if (may_keep(s, args->n_rows, args->width)) {
-        cuda_launch_early(s, "sublayer", rows, threads, 0, between_kernel<COMBINE>, p.combine,
-                          p.out, *args, places_of_kept(s, args->n_rows));
+        /* Behind the wait for a mix, too: its small blocks keep none from its place. */
+        s->late = false;
+        threads = cuda_blocks(args->width, FEW_BLOCKS * ROW_CHUNK * WARP) * WARP;
+        cuda_launch_early(s, "sublayer", FEW_BLOCKS * rows, threads, 0, between_kernel<COMBINE>,
+                          p.combine, p.out, *args, places_of_kept(s));
         set_kept(s, args);
         return;
     }
@@ -385,7 +424,7 @@ static void run_between(di_stream *s, const di_sublayer_in_args *args) {
         launch_between<true>(s, p, args);
     else
         launch_between<false>(s, p, args);
-    if (p.has_mix) cuda_mix_now(s, &p.mix);
+    s->pending.has_mix = p.has_mix, s->pending.mix = p.mix; /* with what comes next */
 }
 
 void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
@@ -404,7 +443,7 @@ void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
                             codes_of_kept(s, args));
     } else {
         cuda_launch_early(s, "sublayer_in", rows, threads, 0, sublayer_in_kept, *args,
-                          places_of_kept(s, args->n_rows));
+                          places_of_kept(s));
         set_kept(s, args);
     }
 }

@@ -16,16 +16,16 @@
 #include "kernels/cuda/mma_weights.cuh"
 
 typedef struct mma_order {
-    int32_t group, chunk; /* values, mma_format<W>::GROUP and CHUNK_K of the weights */
+    int32_t group, chunk; /* values, mma_format<W>::GROUP and CHUNK_K of the weights: 2 to this */
     bool pairs;           /* FP4: cells take values 4 apart */
     bool wide;
     int64_t octets; /* wide: of rows, in all groups */
 } mma_order;
 
-static inline mma_order mma_order_of(di_dtype dtype, bool wide, int64_t rows) {
-    if (dtype == DI_FP4_PAIR) return mma_order{128, 128, true, wide, rows / 8};
-    if (dtype == DI_F8_E4M3) return mma_order{64, 128, false, wide, rows / 8};
-    return mma_order{32, 64, false, wide, rows / 8};
+static constexpr __host__ __device__ mma_order mma_order_of(di_dtype dtype, bool wide, int64_t rows) {
+    if (dtype == DI_FP4_PAIR) return mma_order{7, 7, true, wide, rows / 8};
+    if (dtype == DI_F8_E4M3) return mma_order{6, 7, false, wide, rows / 8};
+    return mma_order{5, 6, false, wide, rows / 8};
 }
 
 static inline __host__ __device__ int64_t mma_rows8(int64_t n) { return (n + 7) / 8 * 8; }
@@ -42,13 +42,13 @@ typedef struct mma_place {
 } mma_place;
 static __device__ __forceinline__ mma_place mma_cell_at(const mma_order &o, int64_t row, int32_t k,
                                                         int32_t padded) {
-    int32_t run = o.group / 4, g = k / o.group, t = k % o.group / run, s = k % run / 4;
+    int32_t g = k >> o.group, t = k >> (o.group - 2) & 3, s = (k & ((1 << (o.group - 2)) - 1)) >> 2;
     if (o.wide) {
-        int32_t step = k % o.chunk / o.group * (o.group / 16) + s;
-        int64_t octet = static_cast<int64_t>(k / o.chunk) * o.octets + row / 8;
-        return mma_place{octet * o.chunk * 16 + step * 256 + row % 8 * 16 + t * 4, 128};
+        int32_t step = ((k & ((1 << o.chunk) - 1)) >> o.group << (o.group - 4)) + s;
+        int64_t octet = static_cast<int64_t>(k >> o.chunk) * o.octets + row / 8;
+        return mma_place{(octet << (o.chunk + 4)) + step * 256 + row % 8 * 16 + t * 4, 128};
     }
-    int64_t unit = g * (o.group / 32) + s / 2;
+    int64_t unit = (g << (o.group - 5)) + s / 2;
     return mma_place{row / 8 * padded * 16 + unit * 512 + (row % 8 * 4 + t) * 16 + s % 2 * 8, 4};
 }
 

@@ -95,6 +95,24 @@ static __device__ __forceinline__ void load_chunk(const A *x, int64_t at, int64_
         for (int i = 0; i < ROW_CHUNK; i++) out[i] = at + i < n ? to_float(x[at + i]) : 0.0f;
     }
 }
+/* The same as it lies in memory, in half the registers, for chunks of which many are on their way. */
+template <bool WHOLE, typename A> struct chunk_bits {
+    float v[ROW_CHUNK];
+    __device__ __forceinline__ void load(const A *x, int64_t at, int64_t n) {
+        load_chunk<WHOLE>(x, at, n, v);
+    }
+    __device__ __forceinline__ float value(int i) const { return v[i]; }
+};
+template <> struct chunk_bits<true, __nv_bfloat16> {
+    uint32_t word[ROW_CHUNK / 2];
+    __device__ __forceinline__ void load(const __nv_bfloat16 *x, int64_t at, int64_t) {
+        uint4 v = *reinterpret_cast<const uint4 *>(x + at);
+        word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+    }
+    __device__ __forceinline__ float value(int i) const {
+        return i % 2 == 0 ? bf16_low(word[i / 2]) : bf16_high(word[i / 2]);
+    }
+};
 /* The same way back, rounded by a. */
 template <bool WHOLE, typename A>
 static __device__ __forceinline__ void store_chunk(A *x, int64_t at, int64_t n, const float *v) {
