@@ -38,7 +38,7 @@ struct cuda_graphs;   /* cuda_graph.cu */
 /* A second stream, for operations that few wait for (cuda_step_aside). */
 typedef struct cuda_beside {
     cudaStream_t stream;
-    cudaEvent_t begin, end;
+    cudaEvent_t begin, end, chosen; /* the last: of the router's choice */
     uint64_t bytes; /* of workspace, behind the counters; then as many as products of the router */
     uint64_t router_bytes;
     bool runs;   /* something there has not been waited for */
@@ -112,21 +112,22 @@ void cuda_begin_copy(di_stream *s);
 
 /* Work beside the stream. In a step with few rows kernels are short, and much of the device has
  * nothing to do: the coefficients of a mix, which the sublayer's end reads, the router's choice, for
- * which the shared expert need not wait, the lists of picks behind it, the weights of the indexer's
- * heads, which go beside its queries, and the store of window rows are enqueued on a second stream,
- * which goes on from here (a recorded step has a branch there).
+ * which the shared expert need not wait, the weights of the indexer's heads, which go beside its
+ * queries, and the store of window rows are enqueued on a second stream, which goes on from here (a
+ * recorded step has a branch there).
  * Operations that neither write what a mix or a store reads nor touch what they write, and that do
  * not write rows that are kept, start with cuda_begin_beside, or wait by themselves for the one that
  * they meet; `router`: so it is for the router too. All others wait. */
 void cuda_begin_beside(di_stream *s, bool router);
+/* Before the router's operation: what is pending is enqueued, but for a mix alone. That is enqueued
+ * behind the choice, for which more is waiting, and which cuda_chosen marks on the second stream. */
+void cuda_begin_router(di_stream *s);
+void cuda_chosen(di_stream *s);
 /* Between these two calls the stream is the second one and the workspace has `bytes`. False, and all
  * is as it was, where there is not that much room, or where the stream only waits for the second one
  * by now. Once in an operation, which has no more of the workspace after it. */
 bool cuda_step_aside(di_stream *s, uint64_t bytes);
 void cuda_step_back(di_stream *s);
-/* The same behind what runs there already, with CUDA_LISTS_BYTES: for what only waits for that. */
-void cuda_step_aside_again(di_stream *s);
-static constexpr uint64_t CUDA_LISTS_BYTES = 16 << 10;
 /* What is pending is enqueued, and the stream waits for what runs beside it. */
 void cuda_join(di_stream *s);
 void cuda_flush(di_stream *s); /* what is pending is enqueued (cuda_ops_sublayer.cu) */

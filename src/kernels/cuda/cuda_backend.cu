@@ -298,6 +298,7 @@ static void destroy(di_backend *backend) {
     if (s->beside.stream) (void)cudaStreamDestroy(s->beside.stream);
     if (s->beside.begin) (void)cudaEventDestroy(s->beside.begin);
     if (s->beside.end) (void)cudaEventDestroy(s->beside.end);
+    if (s->beside.chosen) (void)cudaEventDestroy(s->beside.chosen);
     free(self);
 }
 
@@ -369,7 +370,7 @@ static di_status open_device(cuda_backend *self, int device, const cudaDevicePro
         cuda_check(s,
                    cudaStreamCreateWithPriority(&s->beside.stream, cudaStreamNonBlocking, highest),
                    "stream");
-    for (cudaEvent_t *event : {&s->beside.begin, &s->beside.end})
+    for (cudaEvent_t *event : {&s->beside.begin, &s->beside.end, &s->beside.chosen})
         if (s->failed == cudaSuccess)
             cuda_check(s, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "stream");
     if (s->failed != cudaSuccess)

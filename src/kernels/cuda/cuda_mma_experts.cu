@@ -1,6 +1,6 @@
 /* Routed and shared experts: gate, up and the quantised h in one kernel, then w2. */
+#include "kernels/cuda/mma_linear.cuh"
 #include "kernels/cuda/mma_picks.cuh"
-#include "kernels/cuda/mma_run.cuh"
 
 /* Tiles of the shared expert, which is FP8, are split where they do not fill the device. */
 template <typename Job, int N> static void run_wide(di_stream *s, const Job &job, int64_t tiles) {
@@ -21,12 +21,14 @@ static void run_job(di_stream *s, const Job &job, int64_t tiles, int32_t columns
     if constexpr (Job::FORMAT == DI_FP4_PAIR) {
         if (columns == 8) mma_launch_narrow<Job, MT>(s, "experts", job, narrow);
     }
-    if (columns == 32)
-        run_wide<Job, 32>(s, job, wide);
-    else if (columns == 64)
-        run_wide<Job, 64>(s, job, wide);
-    else if (columns == 128)
-        run_wide<Job, 128>(s, job, wide);
+    if constexpr (!Job::PICKS) {
+        if (columns == 32)
+            run_wide<Job, 32>(s, job, wide);
+        else if (columns == 64)
+            run_wide<Job, 64>(s, job, wide);
+        else if (columns == 128)
+            run_wide<Job, 128>(s, job, wide);
+    }
 }
 
 /* Room for h, which the first kernel writes as the second reads it, padding apart. */
@@ -38,7 +40,7 @@ static uint8_t *take_h(di_stream *s, int64_t n_rows, int32_t inner) {
 }
 
 /* What the products read: rows that are kept, or made ready here; and the lists, whose columns a tile
- * has. With kept rows only the lists wait for the router, and are made beside the stream. */
+ * has. With kept rows and few picks every block makes its lists: they have no tiles here. */
 static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int32_t columns,
                                   int64_t slots, mma_order order, pick_lists *lists) {
     bool wide = order.wide;
@@ -46,11 +48,9 @@ static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int
     if (wide) in.codes = mma_kept_codes(s, args->u, args->n_rows, args->width);
     const uint8_t *kept =
         wide ? NULL : mma_kept(s, DI_FP4_PAIR, args->u, args->n_rows, args->width);
-    if (kept != NULL && s->beside.router && slots <= static_cast<int64_t>(MMA_FEW_PICKS)) {
-        cuda_step_aside_again(s);
-        *lists = mma_sort_picks(s, args, columns, false, NULL);
-        cuda_step_back(s);
-        cuda_begin(s);
+    if (kept != NULL && slots <= MMA_BLOCK_PICKS) {
+        cuda_begin_beside(s, false);
+        *lists = pick_lists{columns, 1};
         return kept;
     }
     cuda_begin(s);
@@ -62,6 +62,30 @@ static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int
     return kept != NULL ? kept : in.out;
 }
 
+/* OWN: every block makes its lists. */
+template <bool OWN>
+static void run_experts(di_stream *s, const di_experts_args *args, int32_t columns, int64_t slots,
+                        mma_order order, const uint8_t *x, const pick_lists &lists) {
+    mma_expert_in<DI_FP4_PAIR, OWN> first = {};
+    first.rows = mma_rows_of(s, DI_FP4_PAIR, args->width);
+    first.experts = cuda_at<const di_expert>(args->experts), first.x = x;
+    first.inner = args->inner, first.n_rows = args->n_rows, first.top_k = args->top_k;
+    first.by_slot = order.wide, first.from = mma_picks_of(args), first.lists = lists;
+    first.weights = cuda_at<const float>(args->weights);
+    first.limit = args->limit, first.h_order = order;
+    first.h = take_h(s, slots, args->inner);
+    mma_expert_out<DI_FP4_PAIR, OWN> second = {};
+    second.rows = mma_rows_of(s, DI_FP4_PAIR, args->inner);
+    second.experts = first.experts, second.x = first.h, second.width = args->width;
+    second.octets = order.octets;
+    second.from = first.from, second.lists = lists;
+    second.out = cuda_at<__nv_bfloat16>(args->rows);
+
+    int64_t tiles = mma_most_tiles(args, columns);
+    run_job(s, first, tiles, columns, args->inner);
+    run_job(s, second, tiles, columns, args->width);
+}
+
 void mma_run_experts(di_stream *s, const di_experts_args *args) {
     uint64_t picks = static_cast<uint64_t>(args->n_rows) * static_cast<uint64_t>(args->top_k);
     int32_t columns = mma_expert_columns(picks, args->n_experts);
@@ -70,58 +94,24 @@ void mma_run_experts(di_stream *s, const di_experts_args *args) {
     mma_order order = mma_order_of(DI_FP4_PAIR, wide, slots);
     pick_lists lists;
     const uint8_t *x = ready_picks(s, args, columns, slots, order, &lists);
-
-    mma_expert_in<DI_FP4_PAIR> first = {};
-    first.rows = mma_rows_of(s, DI_FP4_PAIR, args->width);
-    first.experts = cuda_at<const di_expert>(args->experts), first.x = x;
-    first.inner = args->inner, first.n_rows = args->n_rows, first.top_k = args->top_k;
-    first.by_slot = wide, first.lists = lists, first.weights = cuda_at<const float>(args->weights);
-    first.limit = args->limit, first.h_order = order;
-    first.h = take_h(s, slots, args->inner);
-    mma_expert_out<DI_FP4_PAIR> second = {};
-    second.rows = mma_rows_of(s, DI_FP4_PAIR, args->inner);
-    second.experts = first.experts, second.x = first.h, second.width = args->width;
-    second.octets = order.octets;
-    second.lists = lists, second.out = cuda_at<__nv_bfloat16>(args->rows);
-
-    int64_t tiles = mma_most_tiles(args, columns);
-    run_job(s, first, tiles, columns, args->inner);
-    run_job(s, second, tiles, columns, args->width);
+    if (lists.tiles == NULL)
+        run_experts<true>(s, args, columns, slots, order, x, lists);
+    else
+        run_experts<false>(s, args, columns, slots, order, x, lists);
 }
 
-/* h of few rows, from w1 x and w3 x: a warp 32 channels of a row. */
-static constexpr int H_WARPS = 4;
-static __global__ void shared_h_kernel(const __nv_bfloat16 *gate, const __nv_bfloat16 *up,
-                                       int32_t n_blocks, int32_t inner, double limit,
-                                       mma_order order, uint8_t *h) {
-    await_kernels_before();
-    let_kernels_begin();
-    int32_t block = static_cast<int32_t>(blockIdx.x) * H_WARPS + warp_id();
-    if (block >= n_blocks) return;
-    int32_t at = block * 32 + lane_id();
-    __nv_bfloat16 value =
-        swiglu_value<__nv_bfloat16>(to_float(gate[at]), to_float(up[at]), limit, 1.0f);
-    mma_store_q8(order, h, block / (inner / 32), block % (inner / 32) * 32, mma_padded(inner),
-                 to_float(value));
-}
-
-/* Few rows: gate and up are one product of many low tiles, which fill the device as tiles of both
- * sides would not. */
+/* Few rows: gate and up of a tile are a cluster's. */
 static void run_shared_in(di_stream *s, const di_shared_expert_args *args, const mma_ready &x,
                           mma_order order, uint8_t *h) {
-    int32_t inner = args->w1.n, n_blocks = args->n_rows * (inner / 32);
-    di_ptr sides[2];
+    constexpr di_dtype W = DI_F8_E4M3;
     cuda_product p[2] = {};
-    for (int i = 0; i < 2; i++) {
-        sides[i] = cuda_take_a(s, static_cast<int64_t>(args->n_rows) * inner);
-        p[i].w = i == 0 ? args->w1 : args->w3, p[i].n_rows = args->n_rows;
-        p[i].groups = 1, p[i].out = sides[i], p[i].out_stride = inner;
-    }
-    mma_run_linear(s, p, 2, &x);
-    cuda_launch_early(s, "experts", cuda_blocks(n_blocks, H_WARPS), H_WARPS * WARP, 0,
-                      shared_h_kernel, cuda_at<const __nv_bfloat16>(sides[0]),
-                      cuda_at<const __nv_bfloat16>(sides[1]), n_blocks, inner, args->limit, order,
-                      h);
+    for (int i = 0; i < 2; i++)
+        p[i].w = i == 0 ? args->w1 : args->w3, p[i].n_rows = args->n_rows, p[i].groups = 1;
+    mma_linear_gated<W> job = {mma_linear_job<W>(s, p, 2, &x), args->limit, order, h,
+                               mma_padded(args->w1.n)};
+    int64_t tiles = job.count(32, 8);
+    int32_t blocks = mma_best_spread(s, tiles, mma_parts(job.rows.k), MMA_SPREAD / 2);
+    mma_launch_spread<mma_linear_gated<W>, 2>(s, "experts", job, tiles / 2, 2 * blocks);
 }
 
 void mma_run_shared_expert(di_stream *s, const di_shared_expert_args *args) {

@@ -20,13 +20,6 @@ static size_t table_bytes(int32_t n_experts) {
     return (SORT_WARPS + 4) * sizeof(int32_t) * static_cast<size_t>(n_experts);
 }
 
-/* Of pick i; -1 for one that is not there or dead. */
-static __device__ int32_t expert_of(const di_experts_args &args, int32_t i, int32_t end) {
-    if (i >= end) return -1;
-    if (!cuda_none(args.pos) && cuda_at<const int32_t>(args.pos)[i / args.top_k] < 0) return -1;
-    return cuda_at<const int32_t>(args.picks)[i];
-}
-
 /* Calls use(pick, expert, lanes before this one with the same) for the warp's live picks and moves
  * counts on. */
 template <typename Use>
@@ -35,10 +28,11 @@ static __device__ void count_picks(const di_experts_args &args, int32_t *counts,
     int32_t all = args.n_rows * args.top_k, each = (all + ALL_THREADS - 1) / ALL_THREADS * WARP;
     int32_t begin = (static_cast<int32_t>(blockIdx.x) * SORT_WARPS + warp_id()) * each;
     int32_t end = begin + each < all ? begin + each : all;
-    int32_t next = expert_of(args, begin + lane_id(), end);
+    pick_source from = mma_picks_of(&args);
+    int32_t next = pick_expert(from, begin + lane_id(), end);
     for (int32_t at = begin; at < end; at += WARP) {
         int32_t e = next;
-        next = expert_of(args, at + WARP + lane_id(), end); /* on its way meanwhile */
+        next = pick_expert(from, at + WARP + lane_id(), end); /* on its way meanwhile */
         uint32_t same = __match_any_sync(ALL_LANES, e);
         uint32_t before = same & ((1u << lane_id()) - 1);
         if (e >= 0) use(at + lane_id(), e, __popc(before));
@@ -149,52 +143,15 @@ static __device__ void sort_picks(const di_experts_args &args, const sort_tables
 
 static constexpr int FEW_PICKS = static_cast<int>(MMA_FEW_PICKS);
 
-/* A thread a pick. Shared, FEW_PICKS each: the experts, NO_EXPERT for dead picks and behind the end;
- * slots of picks that begin a tile, NO_EXPERT for others. */
-static constexpr int32_t NO_EXPERT = INT32_MAX;
-static __device__ void sort_few(const di_experts_args &args, const pick_lists &lists,
-                                int32_t *experts, int32_t *begins) {
-    int32_t i = static_cast<int32_t>(threadIdx.x), n = args.n_rows * args.top_k;
-    int32_t mine = expert_of(args, i, n), slot = 0, first = 0, total = 0;
-    if (mine < 0) mine = NO_EXPERT;
-    experts[i] = mine;
-    __syncthreads();
-#pragma unroll 4
-    for (int32_t j = 0; j < n; j++) {
-        int32_t other = experts[j];
-        first += other < mine;
-        slot += other < mine || (other == mine && j < i);
-        total += other == mine;
-    }
-    bool live = mine != NO_EXPERT, begin = live && (slot - first) % lists.width == 0;
-    begins[i] = begin ? slot : NO_EXPERT;
-    if (live) {
-        int32_t row = i / args.top_k * args.top_k, below = 0;
-        for (int32_t k = 0; k < args.top_k; k++) below += experts[row + k] < mine;
-        lists.pick[slot] = i;
-        lists.place[slot] = row + below;
-    }
-    __syncthreads();
-    if (!begin && i > 0) return;
-    int32_t tile = 0, tiles = 0, left = total - (slot - first);
-    for (int32_t j = 0; j < n; j++) {
-        int32_t other = begins[j];
-        tile += other < slot;
-        tiles += other != NO_EXPERT;
-    }
-    if (begin) lists.tiles[tile] = pick_tile{mine, slot, left < lists.width ? left : lists.width};
-    if (i == 0) *lists.n_tiles = tiles;
-}
-
 /* Block 0 sorts, the others make the input ready. */
 static __global__ void __launch_bounds__(FEW_PICKS)
     few_picks_kernel(di_experts_args args, pick_lists lists, mma_input in) {
-    __shared__ __align__(16) int32_t experts[FEW_PICKS], begins[FEW_PICKS];
+    __shared__ pick_sort<FEW_PICKS> sort;
     begin_early();
     if (blockIdx.x > 0)
         mma_prepare_chunk(in, static_cast<int32_t>((blockIdx.x - 1) * FEW_PICKS + threadIdx.x));
     else
-        sort_few(args, lists, experts, begins);
+        sort_few(mma_picks_of(&args), lists, sort);
 }
 
 /* ---- Many ---- */

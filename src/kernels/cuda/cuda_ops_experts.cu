@@ -142,7 +142,7 @@ __launch_bounds__(ROUTE_WARPS *WARP) void route_many_kernel(di_route_args args,
 }
 
 void cuda_op_route(di_stream *s, const di_route_args *args) {
-    cuda_begin_beside(s, false);
+    cuda_begin_router(s);
     int32_t n = args->gate.n;
     CUDA_REQUIRE(args->top_k >= 1 && args->top_k <= n);
     /* The product is not beside the stream: once the shared expert's products have the device, there
@@ -166,7 +166,8 @@ void cuda_op_route(di_stream *s, const di_route_args *args) {
                       route_kernel, *args, cuda_at<const float>(products));
     if (!aside) return;
     cuda_step_back(s);
-    s->beside.router = true;
+    cuda_chosen(s);
+    cuda_flush(s); /* a mix, behind the choice */
 }
 
 /* ---- SwiGLU and combination ---- */

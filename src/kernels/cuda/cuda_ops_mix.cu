@@ -312,7 +312,7 @@ static void mix_any(di_stream *s, const di_mix_args *args) {
 }
 
 void cuda_mix_now(di_stream *s, const di_mix_args *args) {
-    cuda_begin_beside(s, false);
+    cuda_begin_beside(s, true);
     if (!cuda_none(s->beside.pre)) cuda_join(s);
     CUDA_REQUIRE(args->hc >= 1 && args->hc <= DI_OPS_MAX_HC && args->iters >= 1 &&
                  args->fn.dtype == DI_F32 && args->fn.n == (2 + args->hc) * args->hc &&

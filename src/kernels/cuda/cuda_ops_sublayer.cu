@@ -175,7 +175,7 @@ static __device__ __forceinline__ float between_factor(const di_sublayer_out_arg
                       : cuda_at<const float>(before.comb)[t * 16 + lane - 8];
 }
 
-/* Few rows: a cluster a row, whose some 1,000 instructions a chunk would take one processor long. */
+/* Few rows: a cluster a row. Some 1,000 instructions a chunk would take one processor long. */
 static constexpr int FEW_BLOCKS = 4;
 
 /* row_sum over all threads of the cluster, in their order. */

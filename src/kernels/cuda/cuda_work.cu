@@ -59,11 +59,10 @@ uint64_t cuda_score_rows(const di_limits *l, int64_t n_rows) {
     return (uint64_t)n_rows < fit ? (uint64_t)n_rows : fit;
 }
 
-/* The sums of a mix (cuda_ops_mix.cu), or lists of picks (mma_picks.cuh). */
+/* The sums of a mix (cuda_ops_mix.cu). */
 uint64_t cuda_beside_bytes(const di_limits *l) {
     uint64_t width = (uint64_t)l->width, hc = (uint64_t)l->hc, rows = CUDA_BESIDE_ROWS;
-    uint64_t mix = rows * (hc * width / 1024 + 4) * 128;
-    return rounded(most(mix, CUDA_LISTS_BYTES)) + 4 * ALIGN;
+    return rounded(rows * (hc * width / 1024 + 4) * 128) + 4 * ALIGN;
 }
 
 uint64_t cuda_router_bytes(const di_limits *l) {
@@ -106,11 +105,29 @@ static void use_device(di_stream *s) {
     if (cuda_check(s, cudaSetDevice(s->device), "choose the device")) device = s->device;
 }
 
-void cuda_begin_beside(di_stream *s, bool router) {
-    cuda_flush(s);
+/* The stream waits for the router's choice, and not for what runs behind it. */
+static void join_router(di_stream *s) {
+    s->beside.router = false;
+    s->late = true;
+    cuda_check(s, cudaStreamWaitEvent(s->stream, s->beside.chosen, 0), "beside");
+}
+
+static void begin(di_stream *s) {
     use_device(s);
     s->work_used = own_bytes(s);
-    if (s->beside.router && !router) cuda_join(s);
+}
+
+void cuda_begin_beside(di_stream *s, bool router) {
+    cuda_flush(s);
+    begin(s);
+    if (s->beside.router && !router) join_router(s);
+}
+
+void cuda_begin_router(di_stream *s) {
+    cuda_pending *p = &s->pending;
+    if (p->has_combine || p->has_out) cuda_flush(s);
+    if (s->beside.router) cuda_join(s);
+    begin(s);
 }
 
 void cuda_begin_copy(di_stream *s) {
@@ -156,17 +173,16 @@ bool cuda_step_aside(di_stream *s, uint64_t bytes) {
     return true;
 }
 
-void cuda_step_aside_again(di_stream *s) {
-    swap_streams(s);
-    s->late = false;
-    s->work_used = counters_bytes(s);
-}
-
 void cuda_step_back(di_stream *s) {
     cuda_check(s, cudaEventRecord(s->beside.end, s->stream), "beside");
     swap_streams(s);
     s->late = false;
     s->beside.runs = true;
+}
+
+void cuda_chosen(di_stream *s) {
+    cuda_check(s, cudaEventRecord(s->beside.chosen, s->beside.stream), "beside");
+    s->beside.router = true;
 }
 
 void cuda_join(di_stream *s) {

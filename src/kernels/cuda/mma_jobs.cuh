@@ -12,6 +12,9 @@
  * store_float where FLOATS and the tile say so. Two: finish and finish8; with column_at, which says
  * a column's weight, store_h8 of eight of both that are bf16. COLUMNS: narrow products ask
  * column_at before a tile's turn and give what it says to finish, or to store_at in place of store.
+ * PAIRED: of two matrices of one shape narrow products finish a tile of each together. PICKS: each
+ * block of a narrow product makes its lists, from a pick_source that is there when the kernel begins
+ * or, where it is not STATIC, has waited.
  */
 #ifndef DI_KERNELS_CUDA_MMA_JOBS_CUH
 #define DI_KERNELS_CUDA_MMA_JOBS_CUH
@@ -101,6 +104,7 @@ template <di_dtype W> struct mma_linear {
     static constexpr int SIDES = 1;
     static constexpr bool STATIC = true, AS_STORED = false, FLOATS = true, COLUMNS = false;
     static constexpr bool WHOLE_OCTETS = false;
+    static constexpr bool PAIRED = false, PICKS = false;
     mma_rows rows;
     const uint8_t *x;
     int32_t groups, n_rows;
@@ -232,8 +236,10 @@ template <di_dtype W> struct mma_linear_turned : mma_linear<W> {
         int32_t at = (t.out_row + row) % turn.head_dim - (turn.head_dim - turn.dims);
         int32_t of = t.column + column;
         float mine = round_a<__nv_bfloat16>(y), other = __shfl_xor_sync(ALL_LANES, mine, 1);
-        if (at >= 0 && turn.pos[of] >= 0) {
-            float2 angle = turn.angles[of * (turn.dims / 2) + at / 2];
+        if (at >= 0) {
+            int32_t pos = turn.pos[of];
+            float2 angle = turn.angles[of * (turn.dims / 2) + at / 2]; /* asked for with pos */
+            if (pos < 0) angle = make_float2(1, 0);
             mine = at % 2 == 0 ? rotated(make_float2(mine, other), angle).x
                                : rotated(make_float2(other, mine), angle).y;
         }
@@ -257,6 +263,89 @@ typedef struct pick_lists {
     int32_t *place; /* of a slot: row * top_k + the number of the row's picks of lower experts */
 } pick_lists;
 
+/* What picks are sorted from: [n_rows * top_k], the experts; rows that are dead, or NULL. */
+typedef struct pick_source {
+    const int32_t *picks, *pos;
+    int32_t n_rows, top_k;
+} pick_source;
+
+/* Of pick i; -1 for one that is not there or dead. */
+static __device__ __forceinline__ int32_t pick_expert(const pick_source &from, int32_t i,
+                                                      int32_t end) {
+    if (i >= end) return -1;
+    int32_t expert = __ldcg(from.picks + i); /* not behind the other load */
+    bool live = from.pos == NULL || __ldcg(from.pos + i / from.top_k) >= 0;
+    return live ? expert : -1;
+}
+
+/* Few picks, sorted by one block, each by a thread that counts those before it. N: at most so many,
+ * for each of which there is a place: its expert, NO_EXPERT for a dead one; its slot and its tile's
+ * picks where it begins one. */
+static constexpr int32_t NO_EXPERT = INT32_MAX;
+template <int N> struct pick_sort { int32_t experts[N], begins[N], counts[N]; };
+template <int N>
+static __device__ void sort_few(const pick_source &from, const pick_lists &lists,
+                                pick_sort<N> &at) {
+    int32_t n = from.n_rows * from.top_k, each = static_cast<int32_t>(blockDim.x);
+    int32_t thread = static_cast<int32_t>(threadIdx.x);
+    for (int32_t i = thread; i < n; i += each) {
+        int32_t mine = pick_expert(from, i, n);
+        at.experts[i] = mine < 0 ? NO_EXPERT : mine;
+    }
+    __syncthreads();
+    for (int32_t i = thread; i < n; i += each) {
+        int32_t mine = at.experts[i], slot = 0, first = 0, total = 0, below = 0;
+#pragma unroll 4
+        for (int32_t j = 0; j < n; j++) {
+            int32_t other = at.experts[j];
+            first += other < mine;
+            slot += other < mine || (other == mine && j < i);
+            total += other == mine;
+        }
+        bool live = mine != NO_EXPERT, begin = live && (slot - first) % lists.width == 0;
+        int32_t left = total - (slot - first), row = i / from.top_k * from.top_k;
+        at.begins[i] = begin ? slot : NO_EXPERT;
+        at.counts[i] = left < lists.width ? left : lists.width;
+        if (!live) continue;
+        for (int32_t k = 0; k < from.top_k; k++) below += at.experts[row + k] < mine;
+        lists.pick[slot] = i;
+        lists.place[slot] = row + below;
+    }
+    __syncthreads();
+    for (int32_t i = thread; i < n; i += each) {
+        int32_t slot = at.begins[i], tile = 0, tiles = 0;
+        if (slot == NO_EXPERT && i > 0) continue;
+        for (int32_t j = 0; j < n; j++) {
+            tile += at.begins[j] < slot;
+            tiles += at.begins[j] != NO_EXPERT;
+        }
+        if (slot != NO_EXPERT) lists.tiles[tile] = pick_tile{at.experts[i], slot, at.counts[i]};
+        if (i == 0) *lists.n_tiles = tiles;
+    }
+}
+
+/* Lists that every block of a narrow product makes for itself, in shared memory: that costs less
+ * than a kernel that all of them wait for. */
+static constexpr int MMA_BLOCK_PICKS = 64;
+typedef struct block_lists {
+    pick_sort<MMA_BLOCK_PICKS> sort;
+    int32_t n_tiles, pick[MMA_BLOCK_PICKS], place[MMA_BLOCK_PICKS];
+    pick_tile tiles[MMA_BLOCK_PICKS];
+} block_lists;
+/* All threads of the block call. */
+static __device__ __forceinline__ void make_lists(const pick_source &from, pick_lists &lists,
+                                                  block_lists &own) {
+    lists.n_tiles = &own.n_tiles, lists.tiles = own.tiles;
+    lists.pick = own.pick, lists.place = own.place;
+    sort_few(from, lists, own.sort);
+    __syncthreads();
+}
+
+/* A number of lists: of the block's own, or past the first cache. */
+template <bool OWN> static __device__ __forceinline__ int32_t listed(const int32_t *at) {
+    return OWN ? *at : __ldcg(at);
+}
+
 /* a(weight silu(gate) up); rounded to bf16, by the device's own powers. */
 template <typename A>
 static __device__ __forceinline__ A swiglu_value(float gate, float up, double limit, float weight) {
@@ -269,13 +358,28 @@ static __device__ __forceinline__ A swiglu_value(float gate, float up, double li
     return from_float<A>(weight * (gate * of_gate * up));
 }
 
+/* h of two matrices of one shape, gate and up: h = q8(a(silu(w1 x) * (w3 x))), the rows of the next
+ * product. Tiles of 32 rows. */
+template <di_dtype W> struct mma_linear_gated : mma_linear<W> {
+    static constexpr bool PAIRED = true;
+    double limit;
+    mma_order order;
+    uint8_t *h;
+    int32_t padded; /* of its rows */
+    __device__ void finish(const mma_tile &t, int32_t column, float gate, float up) const {
+        __nv_bfloat16 value = swiglu_value<__nv_bfloat16>(round_a<__nv_bfloat16>(gate),
+                                                          round_a<__nv_bfloat16>(up), limit, 1.0f);
+        mma_store_q8(order, h, t.column + column, t.row, padded, to_float(value));
+    }
+};
+
 /* h = q8(a([weight] silu(w1 x) * (w3 x))): routed experts, or with `experts` NULL one for all rows
  * whose matrices are data. */
-template <di_dtype W> struct mma_expert_in {
+template <di_dtype W, bool OWN = false> struct mma_expert_in {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 2;
-    static constexpr bool STATIC = false, AS_STORED = false, COLUMNS = true;
-    static constexpr bool WHOLE_OCTETS = false;
+    static constexpr bool STATIC = false, AS_STORED = false, COLUMNS = true, PAIRED = false;
+    static constexpr bool WHOLE_OCTETS = false, PICKS = OWN;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *data[2];
@@ -286,7 +390,8 @@ template <di_dtype W> struct mma_expert_in {
     const float *weights; /* [n_rows * top_k], or NULL */
     double limit;
     mma_order h_order;
-    uint8_t *h; /* a row a slot */
+    uint8_t *h;       /* a row a slot */
+    pick_source from; /* OWN */
 
     __device__ int32_t count(int height, int width) const {
         int32_t across = experts == NULL ? (n_rows + width - 1) / width : *lists.n_tiles;
@@ -370,14 +475,15 @@ template <di_dtype W> struct mma_expert_in {
     }
 };
 
-/* rows[place of the slot] = w2 h. Lists are written before mma_expert_in, which waits before it
- * lets this kernel begin: tiles are known while h is still made. They are read past the first
- * cache. */
-template <di_dtype W> struct mma_expert_out {
+/* rows[place of the slot] = w2 h. Lists, or the picks that they are made from, are written before
+ * mma_expert_in, which waits before it lets this kernel begin: tiles are known while h is still
+ * made. They are read past the first cache. */
+template <di_dtype W, bool OWN = false> struct mma_expert_out {
     static constexpr di_dtype FORMAT = W;
     static constexpr int SIDES = 1;
     static constexpr bool STATIC = true, AS_STORED = false, FLOATS = false, COLUMNS = true;
     static constexpr bool WHOLE_OCTETS = false;
+    static constexpr bool PAIRED = false, PICKS = OWN;
     mma_rows rows;
     const di_expert *experts;
     const uint8_t *x; /* h */
@@ -385,14 +491,15 @@ template <di_dtype W> struct mma_expert_out {
     int32_t width;
     pick_lists lists;
     __nv_bfloat16 *out;
+    pick_source from; /* OWN */
 
     __device__ int32_t count(int height, int) const {
-        return __ldcg(lists.n_tiles) * ((width + height - 1) / height);
+        return listed<OWN>(lists.n_tiles) * ((width + height - 1) / height);
     }
     __device__ mma_tile tile(int32_t i, int height, int) const {
         int32_t down = (width + height - 1) / height;
         const int32_t *at = &lists.tiles[i / down].expert;
-        pick_tile t = {__ldcg(at), __ldcg(at + 1), __ldcg(at + 2)};
+        pick_tile t = {listed<OWN>(at), listed<OWN>(at + 1), listed<OWN>(at + 2)};
         const di_expert &e = experts[t.expert];
         int32_t row = i % down * height;
         return mma_tile{{mma_strip<W>(rows, cuda_at<const uint8_t>(e.w2), 0, row), NULL},
@@ -407,7 +514,7 @@ template <di_dtype W> struct mma_expert_out {
     __device__ int64_t x_octets() const { return octets; }
     typedef int64_t of_column;
     __device__ of_column column_at(const mma_tile &t, int32_t column) const {
-        return __ldcg(lists.place + t.column + column) * static_cast<int64_t>(width) + t.row;
+        return listed<OWN>(lists.place + t.column + column) * static_cast<int64_t>(width) + t.row;
     }
     __device__ void store_at(const mma_tile &t, int32_t row, of_column at, float y) const {
         if (t.row + row < t.end) out[at + row] = __float2bfloat16_rn(y);

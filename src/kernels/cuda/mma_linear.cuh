@@ -13,10 +13,22 @@ void mma_run_bf16(di_stream *s, const cuda_product *p, int32_t n, const mma_read
                   const mma_ready *low);
 
 /* Tiles of 32 or 16 rows, whichever are done first: blocks take them in rounds, in which each waits
- * for its own products more than for memory, and a round of high ones takes 1.6 of low ones. */
+ * for its own products more than for memory, and a round of high ones takes 1.6 of low ones.
+ * Quantised weights, whose products take longer than their way, may be spread: where processors have
+ * different numbers of tiles, those that have more are waited for. */
 template <typename Job> static void mma_linear_narrow(di_stream *s, const Job &job) {
     int64_t high = job.count(32, 8), low = job.count(16, 8);
-    int64_t places = static_cast<int64_t>(NARROW_WARPS / mma_parts(job.rows.k)) * s->n_processors;
+    int32_t parts = mma_parts(job.rows.k);
+    if constexpr (Job::FORMAT == DI_F8_E4M3 && !Job::AS_STORED) {
+        int32_t blocks = mma_best_spread(s, high, parts, MMA_SPREAD);
+        int64_t whole = mma_share(s, high, parts, 1) * 8, halves = mma_share(s, low, parts, 1) * 5;
+        if (high > s->n_processors &&
+            10 * mma_share(s, high, parts, blocks) * 8 < 9 * (whole < halves ? whole : halves)) {
+            mma_launch_spread<Job, 2>(s, "product", job, high, blocks);
+            return;
+        }
+    }
+    int64_t places = static_cast<int64_t>(NARROW_WARPS / parts) * s->n_processors;
     if (8 * cuda_blocks(high, places) <= 5 * cuda_blocks(low, places))
         mma_launch_narrow<Job, 2>(s, "product", job, high);
     else

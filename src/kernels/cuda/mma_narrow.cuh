@@ -14,9 +14,10 @@
 #define DI_KERNELS_CUDA_MMA_NARROW_CUH
 
 #include "kernels/cuda/barrier.cuh"
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/mma_jobs.cuh"
 
-template <typename Job, int MT> struct mma_narrow {
+template <typename Job, int MT, bool SPREAD = false> struct mma_narrow {
     static constexpr di_dtype W = Job::FORMAT;
     static constexpr bool SCALES = mma_format<W>::SCALES;
     static constexpr int TILES = Job::SIDES * MT; /* strips */
@@ -72,10 +73,19 @@ template <typename Job, int MT> struct mma_narrow {
     static constexpr uint32_t WARP_BYTES = (RING + SLOTS * 8 + 15) / 16 * 16;
     static_assert(STEP % 16 == 0, "copies are aligned, and are whole pieces of 16 bytes");
     static_assert(RING % 8 == 0, "barriers stand behind the ring");
-    static constexpr size_t bytes(int parts) {
-        return KNOWN_BYTES +
-               static_cast<size_t>(parts) * (WARP_BYTES + SUMS * WARP * sizeof(float));
+    static constexpr uint32_t JOINT_BYTES = SUMS * WARP * sizeof(float); /* a warp's sums */
+    /* parts: of all sums that come to this block. */
+    static constexpr size_t bytes(int warps, int parts) {
+        return KNOWN_BYTES + static_cast<size_t>(warps) * WARP_BYTES +
+               static_cast<size_t>(parts) * JOINT_BYTES + (SPREAD ? sizeof(uint64_t) : 0);
     }
+
+    /* SPREAD: the warps of a tile are those of a cluster's blocks, which lie along y and have this
+     * tile alone; all sums come to the first one. Where tiles are few, processors have equal shares
+     * of them so. PAIRED: a cluster has a tile of each of two matrices of one shape, its first half
+     * of the blocks that of the first. */
+    static constexpr bool PAIRED = Job::PAIRED;
+    static_assert(!PAIRED || (SPREAD && Job::SIDES == 1 && HEIGHT == WARP), "a warp a column");
 
     /* Where a warp's copies stand: a span of its part of a tile. */
     struct cursor {
@@ -88,6 +98,7 @@ template <typename Job, int MT> struct mma_narrow {
     uint32_t ring, barriers; /* this warp's, as shared addresses */
     float *joint;            /* [part][SUMS][lane] */
     int32_t n_tiles;         /* of this block */
+    int32_t parts, warp;     /* of K; this one's number among all of a tile */
     int32_t begin, spans;    /* this warp's part of K */
     int32_t g, t;
     uint32_t runs, scales; /* where this lane reads a step */
@@ -96,13 +107,16 @@ template <typename Job, int MT> struct mma_narrow {
     __device__ mma_narrow(const Job &j, uint8_t *shared) : job(j) {
         int32_t length = mma_part_length(j.rows.k), items = j.count(HEIGHT, WIDTH);
         int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
+        int32_t warps = static_cast<int32_t>(blockDim.x) / WARP;
+        parts = mma_parts(j.rows.k);
+        warp = warp_id() + (SPREAD ? static_cast<int32_t>(blockIdx.y) * warps : 0);
         tiles = reinterpret_cast<known *>(shared);
-        joint = reinterpret_cast<float *>(shared + KNOWN_BYTES + blockDim.x / WARP * WARP_BYTES);
+        joint = reinterpret_cast<float *>(shared + KNOWN_BYTES + warps * WARP_BYTES);
         ring = kept(shared_address(shared) + KNOWN_BYTES +
                     static_cast<uint32_t>(warp_id()) * WARP_BYTES);
         barriers = ring + RING;
-        n_tiles = items > block ? (items - block + blocks - 1) / blocks : 0;
-        begin = warp_id() * length;
+        n_tiles = SPREAD ? 1 : items > block ? (items - block + blocks - 1) / blocks : 0;
+        begin = (PAIRED ? warp % parts : warp) * length;
         int32_t left =
             mma_padded(j.rows.k) - begin < length ? mma_padded(j.rows.k) - begin : length;
         spans = left / SPAN;
@@ -113,11 +127,18 @@ template <typename Job, int MT> struct mma_narrow {
         far = SCALES && *j.rows.far != 0;
     }
 
+    /* SPREAD: warps of the cluster; the barrier that their sums count at. */
+    static __device__ uint32_t of_cluster() { return blockDim.x / WARP * gridDim.y; }
+    __device__ uint64_t *all_joint() const {
+        return reinterpret_cast<uint64_t *>(joint + of_cluster() * SUMS * WARP);
+    }
+
     /* A warp: finds out where tile `number` of this block lies. */
     __device__ void look_ahead(int32_t number) const {
         if (number >= n_tiles) return;
         known &k = tiles[number % KNOWN];
         int32_t item = static_cast<int32_t>(blockIdx.x + number * gridDim.x);
+        if (PAIRED && warp >= parts) item += static_cast<int32_t>(gridDim.x);
         mma_tile at = job.tile(item, HEIGHT, WIDTH);
         if (lane_id() == 0) k.tile = at;
         int32_t c = lane_id();
@@ -225,11 +246,21 @@ template <typename Job, int MT> struct mma_narrow {
         return y;
     }
 
+    /* Row `lane` of a column, of 32 rows. */
+    __device__ float joined_row(const float *sums, int32_t column) const {
+        int row = lane_id(), f = row / 16 * 4 + row % 16 / 8 * 2 + column % 2;
+        return joined(sums, parts, f, row % 8 * 4 + column / 2);
+    }
+
     /* A tile, by threads of which `thread` is this one's number. */
     __device__ void finish(const known &k, int32_t thread) const {
-        int32_t threads = static_cast<int32_t>(blockDim.x), parts = threads / WARP;
+        int32_t threads = static_cast<int32_t>(blockDim.x), warps = threads / WARP;
         const mma_tile &at = k.tile;
-        if constexpr (Job::SIDES == 1) {
+        if constexpr (PAIRED) {
+            for (int32_t column = thread / WARP; column < at.columns; column += warps)
+                job.finish(at, column, joined_row(joint, column),
+                           joined_row(joint + parts * SUMS * WARP, column));
+        } else if constexpr (Job::SIDES == 1) {
             for (int32_t e = thread; e < at.columns * HEIGHT; e += threads) {
                 int32_t row = e % HEIGHT, column = e / HEIGHT;
                 int f = row / 16 * 4 + row % 16 / 8 * 2 + column % 2;
@@ -242,7 +273,7 @@ template <typename Job, int MT> struct mma_narrow {
         } else { /* a warp a column: lane l has channel l of 32 */
             static_assert(HEIGHT == 32, "the quantiser's block");
             int m = lane_id() / 16, upper = lane_id() / 8 % 2;
-            for (int32_t column = thread / WARP; column < at.columns; column += parts) {
+            for (int32_t column = thread / WARP; column < at.columns; column += warps) {
                 int i = 2 * upper + column % 2, lane = lane_id() % 8 * 4 + column / 2;
                 job.finish(at, 0, column, k.by[column], joined(joint, parts, 4 * m + i, lane),
                            joined(joint, parts, 4 * (MT + m) + i, lane));
@@ -302,18 +333,29 @@ template <typename Job, int MT> struct mma_narrow {
     __device__ void run_tile(int32_t number, stream &s) const {
         const known &at = tiles[number % KNOWN];
         float sums[TILES][4] = {};
-        int32_t parts = static_cast<int32_t>(blockDim.x) / WARP;
-        int32_t mine = warp_id() - s.turn, thread = (mine < 0 ? mine + parts : mine) * WARP;
-        if (mine == (s.turn + 1 < parts ? 1 : 1 - parts)) look_ahead(number + AHEAD + 1);
+        int32_t warps = static_cast<int32_t>(blockDim.x) / WARP;
+        int32_t mine = warp_id() - s.turn, thread = (mine < 0 ? mine + warps : mine) * WARP;
+        if (mine == (s.turn + 1 < warps ? 1 : 1 - warps)) look_ahead(number + AHEAD + 1);
         for (int32_t span = 0; span < spans; span++) run_span(s, sums);
-        float *of_mine = joint + warp_id() * SUMS * WARP + lane_id();
+        float *of_mine = joint + warp * SUMS * WARP + lane_id();
         if (number > 0) __syncthreads(); /* the sums before are read */
+        if constexpr (SPREAD) {
+            uint32_t to = cluster_address(of_mine, 0);
+            __syncwarp();
+            cluster_meet(); /* the first block has begun */
 #pragma unroll
-        for (int f = 0; f < SUMS; f++) of_mine[f * WARP] = sums[f / 4][f % 4];
-        __syncthreads(); /* also: one more tile is known */
+            for (int f = 0; f < SUMS; f++)
+                store_peer(to + f * WARP * 4, sums[f / 4][f % 4], cluster_address(all_joint(), 0));
+            if (blockIdx.y > 0) return;
+            barrier_wait(all_joint(), 0);
+        } else {
+#pragma unroll
+            for (int f = 0; f < SUMS; f++) of_mine[f * WARP] = sums[f / 4][f % 4];
+            __syncthreads(); /* also: one more tile is known */
+        }
         /* Each time other warps have the most to do. */
         finish(at, thread + lane_id());
-        s.turn = s.turn + 1 < parts ? s.turn + 1 : 0;
+        s.turn = s.turn + 1 < warps ? s.turn + 1 : 0;
     }
 
     __device__ void make_barriers() const {
@@ -323,6 +365,15 @@ template <typename Job, int MT> struct mma_narrow {
     }
 
     __device__ void run() const {
+        if constexpr (SPREAD) {
+            if (threadIdx.x == 0) {
+                barrier_init(all_joint(), 1);
+                barriers_made();
+                barrier_expect(shared_address(all_joint()), of_cluster() * JOINT_BYTES);
+            }
+            __syncwarp();
+            cluster_come();
+        }
         make_barriers();
         for (int32_t i = warp_id(); i <= AHEAD; i += static_cast<int32_t>(blockDim.x) / WARP)
             look_ahead(i);
@@ -342,12 +393,16 @@ template <typename Job, int MT> struct mma_narrow {
     }
 };
 
-template <typename Job, int MT>
+template <typename Job, int MT, bool SPREAD>
 static __global__ void __launch_bounds__(MMA_PARTS *WARP, 2) mma_narrow_kernel(Job job) {
     extern __shared__ __align__(128) uint8_t mma_shared[];
     if (!Job::STATIC) await_kernels_before();
     let_kernels_begin();
-    mma_narrow<Job, MT>(job, mma_shared).run();
+    if constexpr (Job::PICKS) {
+        __shared__ block_lists own;
+        make_lists(job.from, job.lists, own);
+    }
+    mma_narrow<Job, MT, SPREAD>(job, mma_shared).run();
 }
 
 #endif

@@ -22,7 +22,8 @@ typedef struct mma_order {
     int64_t octets; /* wide: of rows, in all groups */
 } mma_order;
 
-static constexpr __host__ __device__ mma_order mma_order_of(di_dtype dtype, bool wide, int64_t rows) {
+static constexpr __host__ __device__ mma_order mma_order_of(di_dtype dtype, bool wide,
+                                                            int64_t rows) {
     if (dtype == DI_FP4_PAIR) return mma_order{7, 7, true, wide, rows / 8};
     if (dtype == DI_F8_E4M3) return mma_order{6, 7, false, wide, rows / 8};
     return mma_order{5, 6, false, wide, rows / 8};

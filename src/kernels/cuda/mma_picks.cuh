@@ -37,13 +37,13 @@ static inline uint64_t mma_most_wide_slots(uint64_t picks, int32_t n_experts) {
                                      : n_experts);
 }
 
-/* Up to so many picks that are not for wide tiles are sorted by a thread each: lists of
- * CUDA_LISTS_BYTES. */
+/* Up to so many picks that are not for wide tiles are sorted by a thread each. */
 static constexpr uint64_t MMA_FEW_PICKS = 512;
-static_assert((MMA_FEW_PICKS + MMA_FEW_PICKS / 8) * sizeof(pick_tile) + 8 * MMA_FEW_PICKS +
-                      5 * 256 <=
-                  CUDA_LISTS_BYTES,
-              "mma_most_tiles of 8 columns, slots, and what five pieces are rounded by");
+
+static inline __host__ __device__ pick_source mma_picks_of(const di_experts_args *args) {
+    return pick_source{cuda_at<const int32_t>(args->picks), cuda_at<const int32_t>(args->pos),
+                       args->n_rows, args->top_k};
+}
 
 /* The lists, in the workspace, with tiles of at most `width` picks. The same kernel makes `in` ready
  * for the first product (NULL: there is nothing to make). */

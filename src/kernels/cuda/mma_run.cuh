@@ -42,8 +42,8 @@ static void mma_launch_narrow(di_stream *s, const char *what, const Job &job, in
     using narrow = mma_narrow<Job, MT>;
     static int resident[MMA_PARTS + 1]; /* blocks of so many warps that a processor holds */
     int parts = mma_parts(job.rows.k), &blocks = resident[parts];
-    size_t shared = narrow::bytes(parts);
-    auto kernel = mma_narrow_kernel<Job, MT>;
+    size_t shared = narrow::bytes(parts, parts);
+    auto kernel = mma_narrow_kernel<Job, MT, false>;
     if (items <= 0 || s->failed != cudaSuccess) return;
     if (blocks == 0) {
         cuda_check(s,
@@ -61,6 +61,35 @@ static void mma_launch_narrow(di_stream *s, const char *what, const Job &job, in
     int64_t most = static_cast<int64_t>(blocks) * s->n_processors;
     mma_launch(s, what, dim3(static_cast<uint32_t>(items < most ? items : most)),
                static_cast<uint32_t>(parts * WARP), shared, 1, kernel, job);
+}
+
+/* What a processor has at most of the parts of so many tiles, if `blocks` blocks share one's. */
+static inline int64_t mma_share(const di_stream *s, int64_t tiles, int32_t parts, int32_t blocks) {
+    return static_cast<int64_t>(cuda_blocks(tiles * blocks, s->n_processors)) * (parts / blocks);
+}
+/* Into how many blocks, `most` at most, to spread the parts of each of so many tiles, so that this
+ * is least. */
+static inline int32_t mma_best_spread(const di_stream *s, int64_t tiles, int32_t parts,
+                                      int32_t most) {
+    int32_t best = 1;
+    for (int32_t blocks = 2; blocks <= most; blocks++)
+        if (parts % blocks == 0 &&
+            mma_share(s, tiles, parts, blocks) < mma_share(s, tiles, parts, best))
+            best = blocks;
+    return best;
+}
+/* Blocks of a cluster: each has room for all sums, and of eight not all find a place at once. */
+static constexpr int32_t MMA_SPREAD = 4;
+/* A cluster of so many blocks for each of so many tiles, or pairs of tiles (Job::PAIRED). */
+template <typename Job, int MT>
+static void mma_launch_spread(di_stream *s, const char *what, const Job &job, int64_t tiles,
+                              int32_t blocks) {
+    int parts = mma_parts(job.rows.k) * (Job::PAIRED ? 2 : 1), warps = parts / blocks;
+    CUDA_REQUIRE(parts % blocks == 0 && (!Job::PAIRED || blocks % 2 == 0));
+    if (tiles <= 0) return;
+    mma_launch(s, what, dim3(static_cast<uint32_t>(tiles), static_cast<uint32_t>(blocks)),
+               static_cast<uint32_t>(warps * WARP), mma_narrow<Job, MT, true>::bytes(warps, parts),
+               static_cast<uint32_t>(blocks), mma_narrow_kernel<Job, MT, true>, job);
 }
 
 template <typename Job, int N>

@@ -95,7 +95,7 @@ static __device__ __forceinline__ void load_chunk(const A *x, int64_t at, int64_
         for (int i = 0; i < ROW_CHUNK; i++) out[i] = at + i < n ? to_float(x[at + i]) : 0.0f;
     }
 }
-/* The same as it lies in memory, in half the registers, for chunks of which many are on their way. */
+/* The same as it lies in memory, in half the registers, where many chunks are on their way. */
 template <bool WHOLE, typename A> struct chunk_bits {
     float v[ROW_CHUNK];
     __device__ __forceinline__ void load(const A *x, int64_t at, int64_t n) {

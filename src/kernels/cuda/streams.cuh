@@ -58,8 +58,8 @@ template <bool WHOLE, int HC, typename A> struct stream_chunks {
     }
 };
 
-/* One chunk of all streams, from the sublayer's y and the streams before; then(k, it) for each. post, comb:
- * of the row. */
+/* One chunk of all streams, from the sublayer's y and the streams before; then(k, it) for each.
+ * post, comb: of the row. */
 template <bool WHOLE, int HC, typename A, typename Then>
 static __device__ __forceinline__ void
 expand_chunk(const float *post, const float *comb, int32_t any_hc,
@@ -94,8 +94,8 @@ expand_chunk(const float *post, const float *comb, int32_t any_hc, const A *from
 }
 
 /* The sum of the experts of one chunk, in their order, and then the shared one. rows, shared: of the
- * row. As many rows as the release has are asked for at once; those behind the last are the last again,
- * and not added. */
+ * row. As many rows as the release has are asked for at once; those behind the last are the last
+ * again, and not added. */
 static constexpr int COMBINE_AT_ONCE = 6;
 template <bool WHOLE, typename A>
 static __device__ __forceinline__ void combine_chunk(const A *rows, const A *shared, int32_t top_k,
