@@ -148,7 +148,7 @@ static __global__ __launch_bounds__(FINISH_THREADS) void mix_few_kernel(di_mix_a
                                                                         float *sums,
                                                                         uint32_t *counter) {
     extern __shared__ float shared[];
-    __shared__ float part[4][FEW_ROWS * MIX_SUMS];
+    __shared__ __align__(16) float part[4][FEW_ROWS * MIX_SUMS];
     int64_t width = static_cast<int64_t>(args.hc) * args.width;
     int64_t k = static_cast<int64_t>(blockIdx.x) * MIX_QUAD_K + warp_id() * MIX_WARP_K;
     mix_input<A> x;
@@ -159,9 +159,11 @@ static __global__ __launch_bounds__(FINISH_THREADS) void mix_few_kernel(di_mix_a
     mix_load_rows<FEW_ROWS>(cuda_at<const A>(args.streams), args.n_rows, width, 0, k, &x);
     mix_tile<FEW_ROWS>(x, w, part[warp_id()]);
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < args.n_rows * MIX_SUMS; i += FINISH_THREADS) {
-        int64_t t = i / MIX_SUMS, at = t * gridDim.x + blockIdx.x;
-        sums[at * MIX_SUMS + i % MIX_SUMS] = mix_sum4(&part[0][i], FEW_ROWS * MIX_SUMS);
+    for (int i = static_cast<int>(threadIdx.x); i < FEW_ROWS * MIX_SUMS; i += FINISH_THREADS) {
+        int64_t t = mix_row_at<FEW_ROWS>(i), at = t * gridDim.x + blockIdx.x;
+        if (t < args.n_rows)
+            sums[at * MIX_SUMS + mix_sum_at<FEW_ROWS>(i)] =
+                mix_sum4(&part[0][i], FEW_ROWS * MIX_SUMS);
     }
     if (args.n_rows > FEW_FINISH || !last_block(counter, gridDim.x)) return;
     for (int64_t t = 0; t < args.n_rows; t++) {
@@ -197,11 +199,12 @@ static __global__ __launch_bounds__(MANY_THREADS, 1) void mix_many_kernel(di_mix
         mix_tile<MANY_ROWS>(x, w, part + warp_id() * MANY_SUMS);
         __syncthreads(); /* two turns: the one before last was read before this barrier */
         int i = static_cast<int>(threadIdx.x);
-        int64_t t = first + i / MIX_SUMS;
+        int64_t t = first + mix_row_at<MANY_ROWS>(i);
         if (i < MANY_SUMS && t < args.n_rows) {
             float quad[4];
             for (int q = 0; q < 4; q++) quad[q] = mix_sum4(part + 4 * q * MANY_SUMS + i, MANY_SUMS);
-            sums[(t * gridDim.x + blockIdx.x) * MIX_SUMS + i % MIX_SUMS] = mix_sum4(quad, 1);
+            sums[(t * gridDim.x + blockIdx.x) * MIX_SUMS + mix_sum_at<MANY_ROWS>(i)] =
+                mix_sum4(quad, 1);
         }
         first = after;
     }

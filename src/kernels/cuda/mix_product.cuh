@@ -150,7 +150,16 @@ static __device__ __forceinline__ void mix_load_rows(const A *x, int64_t n_rows,
     }
 }
 
-/* A warp's share of the sums of a tile of rows, to out [ROWS][MIX_SUMS]. */
+/* Sums of a tile of rows, [ROWS][MIX_N] and then the squares, so that two neighbours are stored at
+ * once and rows do not meet in a bank: whose value i is, and which. */
+template <int ROWS> static __device__ __forceinline__ int mix_row_at(int i) {
+    return i < ROWS * MIX_N ? i / MIX_N : i - ROWS * MIX_N;
+}
+template <int ROWS> static __device__ __forceinline__ int mix_sum_at(int i) {
+    return i < ROWS * MIX_N ? i % MIX_N : MIX_N;
+}
+
+/* A warp's share of the sums of a tile of rows, to out [ROWS * MIX_SUMS]. */
 template <int ROWS, typename A>
 static __device__ __forceinline__ void mix_tile(const mix_input<A> &x, const mix_weights &w,
                                                 float *out) {
@@ -185,13 +194,12 @@ static __device__ __forceinline__ void mix_tile(const mix_input<A> &x, const mix
     }
 #pragma unroll
     for (int r = 0; r < ROWS / 8; r++) {
-        float *row = out + (g + 8 * r) * MIX_SUMS;
-        for (int tile = 0; tile < MIX_TILES; tile++) {
-            row[8 * tile + 2 * t] = sums[tile][2 * r];
-            row[8 * tile + 2 * t + 1] = sums[tile][2 * r + 1];
-        }
+        float *row = out + (g + 8 * r) * MIX_N;
+        for (int tile = 0; tile < MIX_TILES; tile++)
+            *reinterpret_cast<float2 *>(row + 8 * tile + 2 * t) =
+                make_float2(sums[tile][2 * r], sums[tile][2 * r + 1]);
         float sum = warp_reduce(squares[r], add_op(), 4);
-        if (t == 0) row[MIX_N] = sum;
+        if (t == 0) out[ROWS * MIX_N + g + 8 * r] = sum;
     }
 }
 
