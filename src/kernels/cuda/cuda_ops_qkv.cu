@@ -13,6 +13,7 @@ typedef struct query_norm {
     di_ptr qr; /* A, in place */
     di_vector weight;
     double eps;
+    di_dtype dtype; /* of the product's weights */
     mma_order order;
     uint8_t *ready; /* NULL: not wanted */
 } query_norm;
@@ -36,7 +37,10 @@ template <typename A> static __device__ void query_row(const query_norm &args, i
         store_chunk<false>(x, at, n, v);
     if (args.ready == NULL) return;
     int32_t padded = mma_padded(n);
-    mma_store_chunk(args.order, args.ready, t, at, padded, true, at < padded, v);
+    if (args.order.wide && args.dtype == DI_F8_E4M3) /* the release's many: no divisions */
+        mma_store_wide<DI_F8_E4M3>(args.order.octets, args.ready, t, at, at < padded, v);
+    else
+        mma_store_chunk(args.order, args.ready, t, at, padded, true, at < padded, v);
 }
 
 /* The pairs of RoPE that a chunk has; angles of all pairs. */
@@ -169,7 +173,7 @@ static mma_ready low_rows(di_stream *s, const di_qkv_args *args, di_ptr kv, floa
     require_window(&window);
     int32_t n = args->batch.n_rows, k = args->wq_b.k, padded = mma_padded(k);
     mma_ready ready = {};
-    query_norm query = {args->qr, args->q_norm, args->eps, {}, NULL};
+    query_norm query = {args->qr, args->q_norm, args->eps, args->wq_b.dtype, {}, NULL};
     CUDA_REQUIRE(args->q_norm.n == k && padded <= MOST_WIDTH);
     if (mma_takes(s, args->wq_b.dtype)) {
         CUDA_REQUIRE(k % 32 == 0);
