@@ -6,53 +6,38 @@
 
 enum { NO_KEY, WINDOW_KEY, ENTRY_KEY };
 
-/* Tiles whose keys are on their way while one is decoded. They lie where they will be decoded to, so
- * each takes one of PAIR_TILES from those that multiply. */
-static constexpr int TILES_AHEAD = 1;
-
-/* 32 values of a key: codes, of which an entry has four words, and a scale or two. Where they are
- * loaded ahead nothing is made of them before they are stored, so that loads are under way meanwhile. */
+/* What a thread takes in one go: 32 values of a key of any kind, or of an entry of the largest width 32
+ * of the first and 32 of the second half of the tile. */
 typedef struct raw_key {
-    uint32_t words[8], scales;
-    int kind; /* NO_KEY: beyond the list or the key; the rest is not set */
+    uint32_t words[8], scales[2]; /* an entry's 32 values: four words, and two scales in one */
 } raw_key;
 
 static __device__ __forceinline__ void words_of(uint4 v, uint32_t *words) {
     words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
 }
 
-/* Values from `dim` on, of any alignment. Not by __ldg: they may have been written while this kernel
- * waited. */
-static __device__ __forceinline__ void load_raw(key_address at, int32_t dim, raw_key &raw) {
-    if (raw.kind == ENTRY_KEY) {
-        const uint8_t *scales = at.scales + dim / 16;
-        load_words<4>(at.codes + dim / 2, raw.words);
-        raw.scales = scales[0] | static_cast<uint32_t>(scales[1]) << 8;
-    } else if (raw.kind == WINDOW_KEY) {
-        load_words<4>(at.codes + dim, raw.words);
-        load_words<4>(at.codes + dim + 16, raw.words + 4);
-        raw.scales = at.scales[dim / 32];
-    }
-}
-
-/* Writes them to four places of a tile. */
-static __device__ __forceinline__ void store_raw(const raw_key &raw, uint8_t *tile,
-                                                 const int (&places)[4]) {
-    uint32_t x[4][4] = {};
-    if (raw.kind == ENTRY_KEY) {
-        uint32_t factors[2];
-        entry_factors(raw.scales, factors);
-#pragma unroll
-        for (int i = 0; i < 4; i++) decode_entry8(raw.words[i], factors[i / 2], x[i]);
-    } else if (raw.kind == WINDOW_KEY) {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            decode_window8(raw.words[2 * i], raw.words[2 * i + 1], raw.scales, x[i]);
-    }
+/* 32 values to four places of a tile, of which this is the first (slab_place). */
+static __device__ __forceinline__ void store_values(const uint32_t (&x)[4][4], uint8_t *tile,
+                                                    int place) {
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        *reinterpret_cast<uint4 *>(tile + places[k]) =
+        *reinterpret_cast<uint4 *>(tile + (place ^ k << 4)) =
             make_uint4(x[0][k], x[1][k], x[2][k], x[3][k]);
+}
+static __device__ __forceinline__ void store_entry(const uint32_t *words, uint32_t scales,
+                                                   uint8_t *tile, int place) {
+    uint32_t factors[2], x[4][4];
+    entry_factors(scales, factors);
+#pragma unroll
+    for (int i = 0; i < 4; i++) decode_entry8(words[i], factors[i / 2], x[i]);
+    store_values(x, tile, place);
+}
+static __device__ __forceinline__ void store_window(const raw_key &raw, uint8_t *tile, int place) {
+    uint32_t x[4][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        decode_window8(raw.words[2 * i], raw.words[2 * i + 1], raw.scales[0], x[i]);
+    store_values(x, tile, place);
 }
 
 /* The same shared memory, whose address is not found out again wherever it is used. */
@@ -62,162 +47,163 @@ template <typename T> static __device__ __forceinline__ T *in_register(T *p) {
     return static_cast<T *>(__cvta_shared_to_generic(address));
 }
 
+/* A go: part `part` of tile j = 4 i + k of the i-th pair of blocks of slots (pair_shared) of all rows. */
+typedef struct tile_go {
+    int j, part;
+    bool both; /* all parts at once */
+} tile_go;
+
+/* Where the decoders are: row r has the tiles from `first` to before `end`. */
+typedef struct tile_place {
+    pair_row row;
+    uint32_t r;
+    int first, end;
+    tile_go go;
+} tile_place;
+
+/* Where a go's values are loaded from. */
+typedef struct raw_place {
+    key_address at;
+    int kind;
+} raw_place;
+
 /* A warp has eight keys, and in one go four pieces of 32 of their values: neighbours in a row of
- * shared memory are then keys, which lie in different banks. */
+ * shared memory are then keys, which lie in different banks. A tile takes a go for each of its halves
+ * (GOES), or one for both where all keys are entries. */
 template <int DC, bool WHOLE> struct tile_decoder {
     static constexpr int PIECES = DC / 32, GOES = PIECES > 4 ? PIECES / 4 : 1;
     const di_attend_args &args;
-    const key_list &l;
     pair_shared<DC> *m;
     int rank, key, piece; /* piece: of the first go */
-    int32_t list;         /* where it begins among all addresses */
-    int places[4];
+    int place;            /* in a tile, of the first eight values */
 
-    __device__ __forceinline__ tile_decoder(const di_attend_args &a, const key_list &keys,
-                                            pair_shared<DC> *memory, int block_rank)
-        : args(a), l(keys), m(in_register(memory)), rank(block_rank) {
+    __device__ __forceinline__ tile_decoder(const di_attend_args &a, pair_shared<DC> *memory,
+                                            int block_rank)
+        : args(a), m(in_register(memory)), rank(block_rank) {
         int lane = lane_id();
-        list = static_cast<int32_t>(keys.addresses - memory->addresses);
         key = (warp_id() - 2 * GROUP_WARPS) * 8 + lane % 8, piece = lane / 8;
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            places[k] = piece / 2 * SLAB_BYTES + slab_place(key, piece % 2 * 4 + k);
+        place = piece / 2 * SLAB_BYTES + slab_place(key, piece % 2 * 4);
     }
 
-    /* Tile j: 4 i + k of the i-th pair of blocks of slots (pair_shared). */
     static __device__ __forceinline__ int stage_of(int j) { return (j >> 2 & 1) * 3 + (j & 3); }
-    static __device__ __forceinline__ uint32_t parity_of(int j) {
-        return static_cast<uint32_t>(j >> 3 & 1);
+    __device__ __forceinline__ int block_of(const tile_place &p) const {
+        return (p.go.j - p.first) >> 2 << 1 | (rank ^ (p.go.j >> 1 & 1));
     }
-    __device__ __forceinline__ int block_of(int j) const {
-        return j >> 2 << 1 | (rank ^ (j >> 1 & 1));
+    __device__ __forceinline__ void begin_row(tile_place &p) const {
+        p.row = await_row(m, p.r);
+        p.first = p.go.j, p.end = p.go.j + 4 * p.row.pairs();
     }
-    /* Which half of the values it has. */
-    __device__ __forceinline__ int half_of(int j) const { return rank ^ ((j & 3) == 0); }
-    __device__ __forceinline__ int slot_of(int j) const { return block_of(j) * SLAB + key; }
-    __device__ __forceinline__ bool has(int j) const { return block_of(j) * SLAB < l.n; }
-    /* The first tile after tile j that there is, or one behind the last; after(-1): the first. */
-    __device__ __forceinline__ int after(int j) const {
-        j += (j & 3) == 2 ? 2 : 1;
-        return has(j) ? j : j | 2;
+    /* The next go; p.row.t is -1 behind the last one. */
+    __device__ __forceinline__ void move_on(tile_place &p) const {
+        if (!p.go.both && ++p.go.part < GOES) return;
+        p.go.part = 0;
+        p.go.j += (p.go.j & 3) == 2 ? 2 : 1;
+        if (p.go.j < p.end) return;
+        p.r++;
+        begin_row(p);
     }
-
-    __device__ __forceinline__ void load(int j, int go, raw_key &raw) const {
-        int32_t at = slot_of(j), dim = half_of(j) * DC + (piece + 4 * go) * 32;
-        bool live = at < l.n && dim < args.head_dim;
-        raw.kind = !live ? NO_KEY : at < l.n_window ? WINDOW_KEY : ENTRY_KEY;
-        if (live) load_raw(m->addresses[list + at], dim, raw);
+    /* Finds where the go at p has its values, and whether it takes the tile at once. */
+    __device__ __forceinline__ raw_place find(tile_place &p) const {
+        const int32_t width = WHOLE ? 2 * DC : args.head_dim;
+        int32_t begin = block_of(p) * SLAB, slot = begin + key;
+        raw_place from = {{NULL, NULL}, NO_KEY};
+        p.go.both = WHOLE && GOES == 2 && begin >= p.row.n_window;
+        int32_t dim = (rank ^ ((p.go.j & 3) == 0)) * DC + (piece + 4 * p.go.part) * 32;
+        if (slot >= p.row.n || (!WHOLE && dim >= width)) return from;
+        uint32_t which = m->keys[p.row.begin + slot];
+        from.kind = slot < p.row.n_window ? WINDOW_KEY : ENTRY_KEY;
+        from.at = from.kind == WINDOW_KEY ? window_key_at(args, which, width)
+                                          : entry_key_at(args.pages, which, width);
+        if (from.kind == WINDOW_KEY)
+            from.at.codes += dim, from.at.scales += dim / 32;
+        else
+            from.at.codes += dim / 2, from.at.scales += dim / 16;
+        return from;
     }
-    __device__ __forceinline__ void store(int go, uint8_t *tile, const raw_key &raw) const {
-        if (PIECES >= 4 || piece < PIECES) store_raw(raw, tile + go * 2 * SLAB_BYTES, places);
+    /* Begins to copy a go to this thread's places among raw keys: codes, and the words in which its
+     * scales are. */
+    __device__ __forceinline__ void fetch(const raw_place &from, bool both) const {
+        uint32_t codes = shared_address(&m->raw_codes[0][threadIdx.x - 2 * GROUP]);
+        uint32_t scales = shared_address(&m->raw_scales[0][threadIdx.x - 2 * GROUP]);
+        const uint8_t *words = reinterpret_cast<const uint8_t *>(
+            reinterpret_cast<uint64_t>(from.at.scales) & ~UINT64_C(3));
+        if (from.kind != NO_KEY) {
+            copy_16(codes, from.at.codes);
+            copy_4(scales, words);
+        }
+        if (from.kind == WINDOW_KEY) {
+            copy_16(codes + sizeof m->raw_codes[0], from.at.codes + 16);
+        } else if (from.kind == ENTRY_KEY && both) {
+            copy_16(codes + sizeof m->raw_codes[0], from.at.codes + 64);
+            copy_4(scales + sizeof m->raw_scales[0], words + 8);
+        }
+        copies_commit();
     }
-    /* Begins to copy what this thread decodes of tile j to where it goes, codes to the first two of four
-     * places, the word with their scales to the third: once that tile was read. */
-    __device__ __forceinline__ void fetch(int j) const {
-        int stage = stage_of(j), half = half_of(j);
-        int32_t at = slot_of(j);
-        barrier_wait(&m->empty[stage], parity_of(j) ^ 1);
-        if (at >= l.n) return;
-        key_address from = m->addresses[list + at];
-        uint32_t tile = shared_address(m->tiles[stage]);
-        if (at >= l.n_window) {
-            const uint8_t *codes = from.codes + half * (DC / 2) + piece * 16;
-            const uint8_t *scales = from.scales + half * (DC / 16) + piece / 2 * 4;
-#pragma unroll
-            for (int go = 0; go < GOES; go++, tile += 2 * SLAB_BYTES) {
-                copy_16(tile + places[0], codes + go * 64);
-                copy_4(tile + scale_place(), scales + go * 8);
-            }
+    /* What was fetched; of a go that is no copy's (of any alignment) it is loaded here. Not by __ldg: it
+     * may have been written while this kernel waited. */
+    __device__ __forceinline__ void take(const raw_place &from, raw_key &raw) const {
+        if constexpr (WHOLE) {
+            copies_wait<0>(); /* each thread reads what it copied */
+            const int me = static_cast<int>(threadIdx.x) - 2 * GROUP;
+            words_of(m->raw_codes[0][me], raw.words);
+            words_of(m->raw_codes[1][me], raw.words + 4);
+            raw.scales[0] = m->raw_scales[0][me], raw.scales[1] = m->raw_scales[1][me];
+            if (from.kind == WINDOW_KEY)
+                raw.scales[0] = raw.scales[0] >> piece * 8 & 255;
+            else
+                raw.scales[0] >>= piece % 2 * 16, raw.scales[1] >>= piece % 2 * 16;
+        } else if (from.kind == ENTRY_KEY) {
+            load_words<4>(from.at.codes, raw.words);
+            raw.scales[0] = from.at.scales[0] | static_cast<uint32_t>(from.at.scales[1]) << 8;
+        } else if (from.kind == WINDOW_KEY) {
+            load_words<4>(from.at.codes, raw.words);
+            load_words<4>(from.at.codes + 16, raw.words + 4);
+            raw.scales[0] = *from.at.scales;
+        }
+    }
+    __device__ __forceinline__ void store(const raw_key &raw, int kind, uint8_t *tile,
+                                          bool both) const {
+        const uint32_t none[4][4] = {};
+        if (PIECES < 4 && piece >= PIECES) return;
+        if (kind == WINDOW_KEY) {
+            store_window(raw, tile, place);
+        } else if (kind == ENTRY_KEY) {
+            store_entry(raw.words, raw.scales[0], tile, place);
+            if (both) store_entry(raw.words + 4, raw.scales[1], tile + 2 * SLAB_BYTES, place);
         } else {
-            const uint8_t *codes = from.codes + half * DC + piece * 32;
-            const uint8_t *scales = from.scales + half * (DC / 32);
-#pragma unroll
-            for (int go = 0; go < GOES; go++, tile += 2 * SLAB_BYTES) {
-                copy_16(tile + places[0], codes + go * 128);
-                copy_16(tile + places[1], codes + go * 128 + 16);
-                copy_4(tile + scale_place(), scales + go * 4);
-            }
+            store_values(none, tile, place);
+            if (both) store_values(none, tile + 2 * SLAB_BYTES, place);
         }
-    }
-    /* Of the 16 bytes a word that is in another bank for each piece. */
-    __device__ __forceinline__ uint32_t scale_place() const {
-        return static_cast<uint32_t>(places[2] + piece * 4);
-    }
-    /* Decodes what was fetched of tile j. */
-    __device__ __forceinline__ void decode(int j) const {
-        int32_t at = slot_of(j);
-        int kind = at >= l.n ? NO_KEY : at < l.n_window ? WINDOW_KEY : ENTRY_KEY;
-        uint8_t *tile = m->tiles[stage_of(j)];
-        raw_key raw[GOES];
-#pragma unroll
-        for (int go = 0; go < GOES; go++) {
-            const uint8_t *from = tile + go * 2 * SLAB_BYTES;
-            raw[go].kind = kind;
-            if (kind == NO_KEY) continue;
-            words_of(*reinterpret_cast<const uint4 *>(from + places[0]), raw[go].words);
-            if (kind == WINDOW_KEY)
-                words_of(*reinterpret_cast<const uint4 *>(from + places[1]), raw[go].words + 4);
-            uint32_t scales = *reinterpret_cast<const uint32_t *>(from + scale_place());
-            raw[go].scales =
-                kind == WINDOW_KEY ? scales >> piece * 8 & 255 : scales >> piece % 2 * 16;
-        }
-#pragma unroll
-        for (int go = 0; go < GOES; go++) store_raw(raw[go], tile + go * 2 * SLAB_BYTES, places);
     }
 };
 
-/* Keys are copied TILES_AHEAD tiles before they are decoded. The fence between what is written here
- * and products stands where products are: here it would wait for copies under way too. */
-template <int DC>
-static __device__ __forceinline__ void decode_whole(const tile_decoder<DC, true> &d) {
-    int j = d.after(-1), coming = j;
-#pragma unroll 1
-    for (int i = 0; i < TILES_AHEAD; i++, coming = d.after(coming)) {
-        if (d.has(coming)) d.fetch(coming);
-        copies_commit();
-    }
-#pragma unroll 1
-    for (; d.has(j); j = d.after(j)) {
-        if (d.has(coming)) d.fetch(coming);
-        copies_commit();
-        coming = d.after(coming);
-        copies_wait<TILES_AHEAD>(); /* each thread reads what it copied */
-        d.decode(j);
-        warp_arrives(&d.m->full[d.stage_of(j)]);
-    }
-}
-
-/* Keys of any width and alignment, which copies do not take: loaded one tile before they are decoded. */
-template <int DC>
-static __device__ __forceinline__ void decode_any(const tile_decoder<DC, false> &d) {
-    using decoder = tile_decoder<DC, false>;
-    raw_key raw[decoder::GOES];
-    int j = d.after(-1);
-#pragma unroll
-    for (int go = 0; go < decoder::GOES; go++) d.load(j, go, raw[go]);
-    while (d.has(j)) {
-        int next = d.after(j), stage = d.stage_of(j);
-        bool more = d.has(next);
-        barrier_wait(&d.m->empty[stage], d.parity_of(j) ^ 1);
-#pragma unroll
-        for (int go = 0; go < decoder::GOES; go++) {
-            d.store(go, d.m->tiles[stage], raw[go]);
-            if (more) d.load(next, go, raw[go]);
-        }
-        warp_arrives(&d.m->full[stage]);
-        j = next;
-    }
-}
-
+/* Keys are fetched a go before they are decoded, and where they are is found before what was fetched is
+ * awaited. The fence between what is written here and products stands where products are: here it would
+ * wait for copies too. */
 template <int DC, bool WHOLE>
-static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, const key_list &l,
-                                                    pair_shared<DC> *m, int rank) {
-    if (l.n == 0) return;
-    tile_decoder<DC, WHOLE> d(args, l, m, rank);
-    if constexpr (WHOLE)
-        decode_whole<DC>(d);
-    else
-        decode_any<DC>(d);
+static __device__ __forceinline__ void decode_tiles(const di_attend_args &args, pair_shared<DC> *m,
+                                                    int rank) {
+    tile_decoder<DC, WHOLE> d(args, m, rank);
+    tile_place p = {};
+    raw_key raw = {};
+    d.begin_row(p);
+    if (p.row.t < 0) return;
+    raw_place from = d.find(p);
+    if (WHOLE) d.fetch(from, p.go.both);
+#pragma unroll 1
+    while (p.row.t >= 0) {
+        const tile_go now = p.go;
+        const raw_place here = from;
+        int stage = d.stage_of(now.j);
+        d.move_on(p);
+        if (p.row.t >= 0) from = d.find(p);
+        d.take(here, raw);
+        if (WHOLE && p.row.t >= 0) d.fetch(from, p.go.both);
+        if (now.part == 0)
+            barrier_wait(&d.m->empty[stage], static_cast<uint32_t>(now.j >> 3 & 1) ^ 1);
+        d.store(raw, here.kind, d.m->tiles[stage] + now.part * 2 * SLAB_BYTES, now.both);
+        if (p.go.part == 0) warp_arrives(&d.m->full[stage]);
+    }
 }
 
 #endif

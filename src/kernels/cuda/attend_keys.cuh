@@ -69,19 +69,24 @@ static __device__ __forceinline__ void decode_window8(uint32_t low, uint32_t hig
 
 /* ---- The list ---- */
 
-/* Row t's list: n_window window positions from `begin` on, then n - n_window picks. */
-typedef struct key_address { /* codes and scales of one key */
-    const uint8_t *codes, *scales;
-} key_address;
-typedef struct key_list {
-    int32_t slot, length, first, begin, n_window, n;
-    const key_address *addresses; /* [n] in shared memory */
-} key_list;
+/* A key of a list: of an entry 64 times its page and its place there, of a window position its row
+ * among the rings' or, with IN_STEP, among the step's. */
+static constexpr uint32_t IN_STEP = UINT32_C(1) << 31;
+
+/* A row and where its list stands: n_window window positions, then the picks before the first
+ * negative one. Both blocks of a cluster find it for themselves. */
+typedef struct found_row {
+    int32_t t, pos;               /* t -1: there is no further row */
+    int32_t begin, n_window;      /* begin: among the keys of shared memory */
+    int32_t n_picks[GROUP_WARPS]; /* of each warp that found them */
+} found_row;
 
 /* What begins the chains of loads that lead to a row's keys, or what the next link finds: the loads
- * of one link are under way together. pick: of a thread, `threads` apart. */
+ * of one link are under way together. picks: neighbours, of a thread. Little code: instructions that
+ * run once take long to be fetched. */
+static constexpr int PICKS = 4;
 typedef struct row_start {
-    int32_t pos, slot, first, pick;
+    int32_t pos, slot, first, picks[PICKS];
 } row_start;
 
 /* A load that stays where it stands in the program: early. */
@@ -91,10 +96,12 @@ static __device__ __forceinline__ int32_t load_early(const int32_t *p) {
     return x;
 }
 
-static __device__ __forceinline__ int32_t load_pick(const di_attend_args &args, int64_t t,
-                                                    int32_t i) {
-    return i < args.top_k ? load_early(cuda_at<const int32_t>(args.picks) + t * args.top_k + i)
-                          : -1;
+static __device__ __forceinline__ void load_picks(const di_attend_args &args, int64_t t,
+                                                  int32_t begin, int32_t (&picks)[PICKS]) {
+    const int32_t *from = cuda_at<const int32_t>(args.picks) + t * args.top_k;
+    int32_t i = begin + PICKS * (static_cast<int32_t>(threadIdx.x) % GROUP);
+#pragma unroll
+    for (int k = 0; k < PICKS; k++) picks[k] = i + k < args.top_k ? load_early(from + i + k) : -1;
 }
 
 static __device__ __forceinline__ row_start start_row(const di_attend_args &args, int64_t t) {
@@ -102,65 +109,86 @@ static __device__ __forceinline__ row_start start_row(const di_attend_args &args
     r.pos = load_early(cuda_at<const int32_t>(args.batch.pos) + t);
     r.slot = load_early(&cuda_at<const di_row>(args.batch.rows)[t].slot);
     r.first = load_early(cuda_at<const int32_t>(args.batch.first) + t);
-    r.pick = load_pick(args, t, static_cast<int32_t>(threadIdx.x));
+    load_picks(args, t, 0, r.picks);
     return r;
 }
 
-static __device__ __forceinline__ key_address window_key_at(const di_attend_args &args,
-                                                            const key_list &l, int32_t p) {
-    int64_t d = args.head_dim, row = static_cast<int64_t>(l.first) + (p - l.length);
-    bool in_step = p >= l.length;
-    if (!in_step)
-        row = static_cast<int64_t>(l.slot) * args.ring.ring_slots + p % args.ring.ring_slots;
-    return key_address{cuda_at<const uint8_t>(in_step ? args.kv_codes : args.ring.codes) + row * d,
-                       cuda_at<const uint8_t>(in_step ? args.kv_scales : args.ring.scales) +
-                           row * (d / 32)};
-}
-
-/* Where the key of a pick lies. */
-static __device__ __forceinline__ key_address entry_key_at(const di_pages &p, int32_t per_page,
-                                                           int32_t slot, int32_t pick) {
+/* A thread's picks as keys, to keys[0 ..]; returns how many there are of this warp. */
+static __device__ __forceinline__ int32_t find_entries(const di_attend_args &args, int32_t slot,
+                                                       const int32_t (&picks)[PICKS],
+                                                       uint32_t *keys) {
+    const di_pages &p = args.pages;
     const int32_t *table =
         cuda_at<const int32_t>(p.table) + static_cast<int64_t>(slot) * p.table_stride;
-    int32_t number = load_early(table + pick / per_page);
-    int64_t place = pick % per_page;
-    const uint8_t *page =
-        cuda_at<const uint8_t>(p.pool) + static_cast<uint64_t>(number) * p.page_bytes;
-    return key_address{page + p.codes + place * (p.d / 2), page + p.scales + place * (p.d / 16)};
+    int32_t page_bits = 6 - (__ffs(p.ratio) - 1), pages[PICKS], n = 0;
+#pragma unroll
+    for (int k = 0; k < PICKS; k++)
+        pages[k] = picks[k] < 0 ? 0 : load_early(table + (picks[k] >> page_bits));
+    uint32_t places = (1u << page_bits) - 1;
+#pragma unroll
+    for (int k = 0; k < PICKS; k++) {
+        if (picks[k] < 0) continue;
+        keys[k] = static_cast<uint32_t>(pages[k]) * 64 + (static_cast<uint32_t>(picks[k]) & places);
+        n++;
+    }
+    return __reduce_add_sync(ALL_LANES, n);
 }
 
-/* Where all keys of row t lie, to addresses; all `threads` threads of the block call, and meet before
- * they read them. */
-static __device__ __forceinline__ key_list find_keys(const di_attend_args &args, int64_t t,
-                                                     row_start start, int32_t threads,
-                                                     key_address *addresses) {
+/* The list of row t, whose loads have begun, by the GROUP threads of a warpgroup. keys: of all of
+ * shared memory; `begin`: where there is room for it. */
+static __device__ __forceinline__ void find_keys(const di_attend_args &args, int64_t t,
+                                                 row_start start, int32_t begin, uint32_t *keys,
+                                                 found_row *row) {
     const di_batch &b = args.batch;
-    int32_t me = static_cast<int32_t>(threadIdx.x);
-    int32_t per_page = args.top_k > 0 ? 64 / args.pages.ratio : 1;
-    key_list l;
-    l.slot = start.slot, l.first = start.first;
-    l.length = load_early(cuda_at<const int32_t>(b.length) + l.slot);
-    int32_t floor = cuda_none(b.floor) ? 0 : load_early(cuda_at<const int32_t>(b.floor) + l.slot);
-    int32_t picked = 0, now = start.pos + 1;
+    int32_t me = static_cast<int32_t>(threadIdx.x) % GROUP;
+    int32_t length = load_early(cuda_at<const int32_t>(b.length) + start.slot);
+    int32_t floor =
+        cuda_none(b.floor) ? 0 : load_early(cuda_at<const int32_t>(b.floor) + start.slot);
     /* The window's size, which says where picks stand, is known only now; room is left for the
      * largest, and the window stands at the end of it. */
-    int32_t room = args.window + args.block;
-#pragma unroll 1 /* they run once: instructions that are not there need not be fetched */
-    for (int32_t begin = 0; begin < args.top_k; begin += threads) {
-        if (begin > 0) start.pick = load_pick(args, t, begin + me);
-        if (start.pick >= 0)
-            addresses[room + begin + me] = entry_key_at(args.pages, per_page, l.slot, start.pick);
-        picked += __syncthreads_count(start.pick >= 0); /* those behind the first -1 are -1 too */
-    }
-    int32_t before = (args.block ? l.length : now) - args.window;
-    l.begin = before > floor ? before : floor;
-    l.n_window = (args.block ? l.length + args.block : now) - l.begin;
-    l.n = l.n_window + picked;
-    l.addresses = addresses + (room - l.n_window);
+    int32_t entries = begin + args.window + args.block, n_picks = 0, now = start.pos + 1;
 #pragma unroll 1
-    for (int32_t i = me; i < l.n_window; i += threads)
-        addresses[room - l.n_window + i] = window_key_at(args, l, l.begin + i);
-    return l;
+    for (int32_t done = 0; done < args.top_k; done += PICKS * GROUP) {
+        if (done > 0) load_picks(args, t, done, start.picks);
+        n_picks += find_entries(args, start.slot, start.picks, keys + entries + done + PICKS * me);
+    }
+    int32_t before = (args.block ? length : now) - args.window;
+    int32_t first = before > floor ? before : floor;
+    int32_t n_window = (args.block ? length + args.block : now) - first;
+    begin = entries - n_window;
+#pragma unroll 1
+    for (int32_t i = me; i < n_window; i += GROUP) {
+        int32_t p = first + i;
+        uint32_t ring = static_cast<uint32_t>(args.ring.ring_slots);
+        keys[begin + i] = p >= length ? static_cast<uint32_t>(start.first + (p - length)) | IN_STEP
+                                      : static_cast<uint32_t>(start.slot) * ring +
+                                            static_cast<uint32_t>(p) % ring;
+    }
+    if (lane_id() == 0) row->n_picks[warp_id() % GROUP_WARPS] = n_picks;
+    if (me == 0) row->t = static_cast<int32_t>(t), row->pos = start.pos;
+    if (me == 0) row->begin = begin, row->n_window = n_window;
+}
+
+/* Where a key lies. */
+typedef struct key_address {
+    const uint8_t *codes, *scales;
+} key_address;
+
+/* width: of a key. */
+static __device__ __forceinline__ key_address window_key_at(const di_attend_args &args,
+                                                            uint32_t key, int32_t width) {
+    bool in_step = (key & IN_STEP) != 0;
+    int64_t row = key & ~IN_STEP;
+    return key_address{cuda_at<const uint8_t>(in_step ? args.kv_codes : args.ring.codes) +
+                           row * width,
+                       cuda_at<const uint8_t>(in_step ? args.kv_scales : args.ring.scales) +
+                           row * (width / 32)};
+}
+static __device__ __forceinline__ key_address entry_key_at(const di_pages &p, uint32_t key,
+                                                           int32_t width) {
+    uint32_t place = key % 64, wide = static_cast<uint32_t>(width);
+    const uint8_t *page = cuda_at<const uint8_t>(p.pool) + (key / 64) * p.page_bytes;
+    return key_address{page + p.codes + place * (wide / 2), page + p.scales + place * (wide / 16)};
 }
 
 #endif

@@ -12,7 +12,8 @@
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/instructions.cuh"
 
-static constexpr int SLAB = 64, SLAB_BYTES = SLAB * 128, GROUP = 128; /* threads of a warpgroup */
+static constexpr int SLAB = 64, SLAB_BYTES = SLAB * 128;
+static constexpr int GROUP = 128, GROUP_WARPS = GROUP / WARP; /* threads and warps of a warpgroup */
 
 /* Where piece `piece` of 16 bytes of a slab's row lies in it. */
 static __device__ __forceinline__ int slab_place(int row, int piece) {
@@ -47,15 +48,25 @@ static __device__ __forceinline__ uint64_t descriptor_mn(uint32_t address) {
     return descriptor(address, SLAB_BYTES, 1024);
 }
 
-/* d = a b, or d += a b when `add`: [64][16] in registers, and [64][16] by descriptor_k. */
-static __device__ __forceinline__ void product_scores(float (&d)[32], const uint32_t *a, uint64_t b,
-                                                      bool add) {
+/* d = a b, whatever d was: [64][16] in registers, and [64][16] by descriptor_k. */
+static __device__ __forceinline__ void product_scores(float (&d)[32], const uint32_t *a,
+                                                      uint64_t b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_R32
                  "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
+                 : WGMMA_NEW32(d)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#endif
+}
+/* d += a b */
+static __device__ __forceinline__ void product_more_scores(float (&d)[32], const uint32_t *a,
+                                                           uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_R32
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
                  : WGMMA_D32(d)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }
 

@@ -257,8 +257,10 @@ static bool whole_keys(const di_attend_args *args) {
 template <int DC> static bool attend_pair(di_stream *s, const di_attend_args *args) {
     size_t bytes = pair_bytes<DC>(static_cast<int64_t>(args->window) + args->block + args->top_k);
     if (args->rope.dims > 2 * PAIR_ANGLES || !fits_pair(s, bytes)) return false;
-    dim3 grid(2 * static_cast<uint32_t>(args->batch.n_rows),
-              cuda_blocks(args->n_heads, PAIR_HEADS));
+    uint32_t groups = cuda_blocks(args->n_heads, PAIR_HEADS),
+             rows = static_cast<uint32_t>(args->batch.n_rows);
+    uint32_t most = static_cast<uint32_t>(s->n_processors) / 2 / groups; /* clusters at one time */
+    dim3 grid(2 * (most == 0 ? 1 : rows < most ? rows : most), groups);
     float scale = score_scale(args->head_dim) * (LOG2_E / KEY_SHARE);
     if (DC == MAX_DIM / 2 && whole_keys(args))
         cuda_launch_early(s, "attend", grid, PAIR_THREADS, bytes,

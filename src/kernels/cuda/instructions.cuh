@@ -140,6 +140,10 @@ static __device__ __forceinline__ void mma_bf16(float *d, const uint32_t *a, uin
 #define WGMMA_D48(d) WGMMA_D32(d), WGMMA_D16_AT(d, 32)
 #define WGMMA_D64(d) WGMMA_D64_AT(d, 0)
 #define WGMMA_D128(d) WGMMA_D64_AT(d, 0), WGMMA_D64_AT(d, 64)
+#define WGMMA_NEW4(d, i) "=f"(d[i]), "=f"(d[(i) + 1]), "=f"(d[(i) + 2]), "=f"(d[(i) + 3])
+#define WGMMA_NEW16(d, i)                                                                          \
+    WGMMA_NEW4(d, i), WGMMA_NEW4(d, (i) + 4), WGMMA_NEW4(d, (i) + 8), WGMMA_NEW4(d, (i) + 12)
+#define WGMMA_NEW32(d) WGMMA_NEW16(d, 0), WGMMA_NEW16(d, 16)
 #define WGMMA_R4 "%0,%1,%2,%3"
 #define WGMMA_R8 WGMMA_R4 ",%4,%5,%6,%7"
 #define WGMMA_R16 WGMMA_R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
