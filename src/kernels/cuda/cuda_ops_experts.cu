@@ -116,6 +116,7 @@ static __global__ __launch_bounds__(ROW_MOST) void route_kernel(di_route_args ar
 /* The same for many rows: a warp each, but for a softmax. Shared of a warp: keys and scores of all
  * experts; the chosen ones. */
 static constexpr int ROUTE_WARPS = 4;
+static constexpr int ROUTE_MANY = 8; /* rows a processor: of fewer a block each is faster */
 static size_t route_bytes(const di_route_args *args) { /* of a row */
     return sizeof(float) * static_cast<size_t>(2 * args->gate.n + args->top_k);
 }
@@ -152,7 +153,7 @@ void cuda_op_route(di_stream *s, const di_route_args *args) {
     di_ptr products =
         scores != NULL ? cuda_ptr(scores) : cuda_take_f(s, static_cast<int64_t>(args->n_rows) * n);
     cuda_linear_rows(s, &args->gate, args->u, args->n_rows, false, true, products);
-    if (args->n_rows > CUDA_BESIDE_ROWS && args->scoring != DI_SCORING_SOFTMAX) {
+    if (args->n_rows > ROUTE_MANY * s->n_processors && args->scoring != DI_SCORING_SOFTMAX) {
         cuda_launch_early(s, "route", cuda_blocks(args->n_rows, ROUTE_WARPS), ROUTE_WARPS * WARP,
                           ROUTE_WARPS * route_bytes(args), route_many_kernel, *args,
                           cuda_at<const float>(products));
