@@ -386,7 +386,9 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         group_meets(group);
     }
 
-    /* One matrix: rows as they come. Short loops: what runs once takes long to be fetched. */
+    /* One matrix: rows as they come. Short loops: what runs once takes long to be fetched. All threads
+     * take as many turns: behind loops that some leave before others, ptxas has no uniform registers for
+     * the ring. */
     __device__ void store_rows(const mma_tile &at, const float (&total)[SUMS],
                                of_column mine) const {
         int thread = static_cast<int>(threadIdx.x) % WIDE_GROUP, chunk = thread % CHUNKS;
@@ -398,23 +400,21 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             int left = at.columns - first < PASS ? at.columns - first : PASS;
             if (Job::WHOLE_OCTETS) left = (left + 7) / 8 * 8;
 #pragma unroll 1
-            for (int i = thread / CHUNKS; i < left; i += WIDE_GROUP / CHUNKS)
-                job.store8(at, group * ROWS + chunk * 8, columns[first + i],
-                           load_shared_128(out_place(i, chunk)));
+            for (int turn = 0; turn < left; turn += WIDE_GROUP / CHUNKS) {
+                int i = turn + thread / CHUNKS;
+                if (i < left)
+                    job.store8(at, group * ROWS + chunk * 8, columns[first + i],
+                               load_shared_128(out_place(i, chunk)));
+            }
         }
     }
 
     /* The same in float32, from where the sums are: eight lanes have a column's neighbours. */
-    __device__ void store_floats(const mma_tile &at, const float (&total)[SUMS],
-                                 of_column mine) const {
-        of_column *columns = part->columns[group];
-        group_meets(group);
-        put_column(mine);
-        group_meets(group);
+    __device__ void store_floats(const mma_tile &at, const float (&total)[SUMS]) const {
 #pragma unroll
         for (int f = 0; f < SUMS; f++) {
             int column = f / 4 * 8 + 2 * t + f % 2, row = own_row + f % 4 / 2 * OTHER_ROW;
-            if (column < at.columns) job.store_float(at, row, columns[column], total[f]);
+            if (column < at.columns) job.store_float(at, row, job.column_at(at, column), total[f]);
         }
     }
 
@@ -429,7 +429,8 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
             put_pass(first, total, mine);
             int left = at.columns - first < PASS ? at.columns - first : PASS;
 #pragma unroll 1
-            for (int i = thread / EIGHTS; i / 8 * 8 < left; i += EACH) { /* whole warps */
+            for (int turn = 0; turn < left; turn += EACH) {
+                int i = turn + thread / EIGHTS;
                 uint4 gate = load_shared_128(out_place(i, 2 * eight));
                 uint4 up = load_shared_128(out_place(i, 2 * eight + 1));
                 job.store_h8(at, group * CHANNELS + eight * 8, first + i, columns[first + i], gate,
@@ -512,7 +513,7 @@ template <typename Job, int N, bool SPLIT> struct mma_wide {
         } else {
             if constexpr (Job::FLOATS)
                 if (at.to_f) {
-                    store_floats(at, total, mine);
+                    store_floats(at, total);
                     return;
                 }
             store_rows(at, total, mine);
