@@ -45,7 +45,7 @@ static const uint8_t *ready_picks(di_stream *s, const di_experts_args *args, int
                                   int64_t slots, mma_order order, pick_lists *lists) {
     bool wide = order.wide;
     mma_input in = {args->u, args->width, args->n_rows, 1, args->width, true, order, NULL, {}};
-    if (wide) in.codes = mma_kept_codes(s, args->u, args->n_rows, args->width);
+    if (wide) in.codes = mma_kept_codes(s, DI_FP4_PAIR, args->u, args->n_rows, args->width);
     const uint8_t *kept =
         wide ? NULL : mma_kept(s, DI_FP4_PAIR, args->u, args->n_rows, args->width);
     if (kept != NULL && slots <= MMA_BLOCK_PICKS) {

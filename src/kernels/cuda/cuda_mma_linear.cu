@@ -49,13 +49,13 @@ static bool is_kept(const di_stream *s, di_ptr x, int32_t n_rows, int32_t k) {
 }
 
 uint8_t *mma_kept(di_stream *s, di_dtype dtype, di_ptr x, int32_t n_rows, int32_t k) {
-    bool form = dtype == DI_F8_E4M3 || dtype == DI_FP4_PAIR;
-    if (!form || mma_is_wide(n_rows) || !is_kept(s, x, n_rows, k)) return NULL;
+    if (!mma_reads_kept(dtype) || mma_is_wide(n_rows) || !is_kept(s, x, n_rows, k)) return NULL;
     return mma_kept_place(s, dtype);
 }
 
-mma_codes mma_kept_codes(di_stream *s, di_ptr x, int32_t n_rows, int32_t k) {
-    if (!mma_is_wide(n_rows) || !is_kept(s, x, n_rows, k)) return mma_codes{NULL, NULL};
+mma_codes mma_kept_codes(di_stream *s, di_dtype dtype, di_ptr x, int32_t n_rows, int32_t k) {
+    if (!mma_reads_kept(dtype) || !mma_is_wide(n_rows) || !is_kept(s, x, n_rows, k))
+        return mma_codes{NULL, NULL};
     return mma_codes_place(s, n_rows, k);
 }
 
@@ -70,7 +70,7 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
     mma_ready ready = mma_room(s, dtype, n_rows, groups, k);
     mma_order order = mma_order_of(dtype, ready.wide, mma_rows8(n_rows) * groups);
     mma_input in = {x, stride, n_rows, groups, k, quantize, order, ready.data, {}};
-    if (quantize && groups == 1 && stride == k) in.codes = mma_kept_codes(s, x, n_rows, k);
+    if (quantize && groups == 1 && stride == k) in.codes = mma_kept_codes(s, dtype, x, n_rows, k);
     CUDA_REQUIRE(!quantize || k % 32 == 0);
     if (ready.wide) {
         if (dtype == DI_FP4_PAIR)

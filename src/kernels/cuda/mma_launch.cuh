@@ -33,9 +33,9 @@ mma_ready mma_prepare(di_stream *s, di_dtype dtype, di_ptr x, int64_t stride, in
 uint8_t *mma_kept_place(di_stream *s, di_dtype dtype);
 uint8_t *mma_kept(di_stream *s, di_dtype dtype, di_ptr x, int32_t n_rows, int32_t k);
 /* The same of many rows: where their codes are, codes NULL where there is no room; and they, codes
- * NULL where those of x are not kept. */
+ * NULL where those of x are not kept or matrices of this type do not read them. */
 mma_codes mma_codes_place(di_stream *s, int32_t n_rows, int32_t width);
-mma_codes mma_kept_codes(di_stream *s, di_ptr x, int32_t n_rows, int32_t k);
+mma_codes mma_kept_codes(di_stream *s, di_dtype dtype, di_ptr x, int32_t n_rows, int32_t k);
 
 /* out = w times what was made ready, for one product or several that all read it; p's x is not
  * looked at. */

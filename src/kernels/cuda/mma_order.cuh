@@ -72,6 +72,10 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 typedef struct mma_codes {
     uint8_t *codes, *scales;
 } mma_codes;
+/* Matrices whose rows may be read from what sublayer_in keeps. */
+static constexpr __host__ __device__ bool mma_reads_kept(di_dtype dtype) {
+    return dtype == DI_F8_E4M3 || dtype == DI_FP4_PAIR;
+}
 static inline uint64_t mma_codes_bytes(int64_t n_rows, int32_t k) {
     return static_cast<uint64_t>(n_rows) * static_cast<uint64_t>(k + k / 32);
 }
@@ -93,7 +97,7 @@ typedef struct mma_input {
     bool quantize;
     mma_order order;
     uint8_t *out;    /* groups * mma_rows8(n_rows) rows of mma_padded(k) values */
-    mma_codes codes; /* of x; codes NULL: they are not there. For wide rows only */
+    mma_codes codes; /* of x; codes NULL: they are not there. For wide rows of such matrices */
 } mma_input;
 
 static inline uint64_t mma_input_bytes(int64_t n_rows, int64_t groups, int32_t k) {

@@ -40,7 +40,7 @@ static __device__ __forceinline__ void load_codes(const mma_input &in, int64_t r
     const uint8_t *codes = in.codes.codes + row * in.k + k;
     float scale = di_e8m0_decode(in.codes.scales[row * (in.k / 32) + k / 32]);
     uint32_t words[RUN / 4];
-    static_assert(RUN <= 32 && 32 % RUN == 0, "a scale");
+    static_assert(RUN <= 32 && 32 % RUN == 0 && RUN % 16 == 0, "a scale, and whole loads");
 #pragma unroll
     for (int i = 0; i < RUN / 16; i++) {
         uint4 w = reinterpret_cast<const uint4 *>(codes)[i];
@@ -57,8 +57,9 @@ mma_prepare_group(const mma_input &in, int64_t row, int32_t group, int32_t part,
     constexpr int GROUP = mma_format<W>::GROUP, CHUNK = mma_format<W>::CHUNK_K, RUN = GROUP / 4;
     int t = lane_id() % 4;
     float v[RUN] = {};
-    if (in.codes.codes != NULL) {
-        if (row >= 0) load_codes(in, row, part * GROUP + t * RUN, v);
+    if (mma_reads_kept(W) && in.codes.codes != NULL) {
+        if constexpr (mma_reads_kept(W))
+            if (row >= 0) load_codes(in, row, part * GROUP + t * RUN, v);
     } else {
 #pragma unroll
         for (int c = 0; c < RUN; c += 8)
