@@ -179,18 +179,20 @@ pick_lists mma_sort_picks(di_stream *s, const di_experts_args *args, int32_t wid
     lists.n_tiles = cuda_take<int32_t>(s, 1), lists.n_slots = cuda_take<int32_t>(s, 1);
     lists.tiles = cuda_take<pick_tile>(s, static_cast<uint64_t>(mma_most_tiles(args, width)));
     lists.pick = cuda_take<int32_t>(s, slots), lists.place = cuda_take<int32_t>(s, slots);
-    CUDA_REQUIRE(picks <= INT32_MAX / 2 && table_bytes(args->n_experts) <= 200 * 1024);
+    CUDA_REQUIRE(picks <= INT32_MAX / 2);
     mma_input input = in == NULL ? mma_input{} : *in;
     int64_t chunks = in == NULL ? 0 : mma_input_chunks(input);
-    CUDA_REQUIRE(chunks < INT32_MAX - SORT_THREADS);
-    if (picks > FEW_PICKS || (wide && picks > 0))
-        cuda_launch_early(s, "experts",
-                          SORT_BLOCKS * (1 + cuda_blocks(chunks, SORT_BLOCKS * SORT_THREADS)),
+    constexpr int32_t AT_ONCE = SORT_BLOCKS * SORT_THREADS; /* chunks; a grid has whole clusters */
+    CUDA_REQUIRE(chunks < INT32_MAX - AT_ONCE);
+    if (picks > FEW_PICKS || (wide && picks > 0)) {
+        CUDA_REQUIRE(table_bytes(args->n_experts) <= 200 * 1024);
+        cuda_launch_early(s, "experts", SORT_BLOCKS * (1 + cuda_blocks(chunks, AT_ONCE)),
                           SORT_THREADS, table_bytes(args->n_experts), picks_kernel, *args, lists,
                           input);
-    else if (picks > 0)
+    } else if (picks > 0) {
         cuda_launch_early(s, "experts", 1 + cuda_blocks(chunks, FEW_PICKS), FEW_PICKS, 0,
                           few_picks_kernel, *args, lists, input);
+    }
     return lists;
 }
 
