@@ -37,6 +37,7 @@ template <typename Job> static void mma_linear_narrow(di_stream *s, const Job &j
 template <di_dtype W>
 static void mma_linear_as_stored(di_stream *s, const mma_linear<W> &job, int64_t stride,
                                  const mma_ready *low) {
+    CUDA_REQUIRE(W != DI_FP4_PAIR); /* read_as_stored */
     if constexpr (W != DI_FP4_PAIR) {
         mma_linear_stored<W> stored = {job, stride};
         if (low == NULL) {
@@ -85,6 +86,7 @@ static bool mma_linear_makes(const di_stream *s, const cuda_product *p, const di
 }
 template <di_dtype W>
 static void mma_linear_make(di_stream *s, const mma_linear<W> &job, const mma_ready *low) {
+    CUDA_REQUIRE(W == DI_F8_E4M3 && low->dtype == W); /* mma_linear_makes */
     if constexpr (W == DI_F8_E4M3) {
         mma_linear_made<W> made = {job, low->data};
         mma_launch_wide<mma_linear_made<W>, 128>(s, "product", made, job.count(WIDE_HEIGHT, 128));
