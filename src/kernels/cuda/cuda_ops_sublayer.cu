@@ -336,11 +336,13 @@ static __global__ __launch_bounds__(ROW_RELEASED) void between_many(di_combine_a
     }
 }
 
-/* Whether operations on such rows wait for the sublayer_in that may follow. */
+/* Whether operations on such rows wait for the sublayer_in that may follow. Rows that are not kept as
+ * products read them need room for their pieces, and row_sum has some, too. */
 static bool may_wait(const di_stream *s, int32_t n_rows, int32_t pieces, int64_t width,
                      std::initializer_list<di_ptr> rows) {
-    return s->release && n_rows > 0 && released_rows(width, rows) &&
-           between_bytes(pieces, width) <= SHARED_MOST - 1024; /* row_sum has some, too */
+    if (!s->release || n_rows <= 0 || !released_rows(width, rows)) return false;
+    return may_keep(s, n_rows, static_cast<int32_t>(width)) ||
+           between_bytes(pieces, width) <= SHARED_MOST - 1024;
 }
 
 void cuda_op_combine(di_stream *s, const di_combine_args *args) {
