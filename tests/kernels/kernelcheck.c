@@ -117,7 +117,7 @@ static di_limits limits_of(bool bench) {
                            .engram_width = 256,
                            .max_k = 32768};
     }
-    return (di_limits){.max_rows = 320,
+    return (di_limits){.max_rows = KC_MOST_ROWS,
                        .max_out = 8,
                        .width = 320,
                        .hc = 8,
@@ -125,7 +125,7 @@ static di_limits limits_of(bool bench) {
                        .n_heads = 8,
                        .head_dim = 512,
                        .q_rank = 128,
-                       .o_low = 256,
+                       .o_low = 384,
                        .n_experts = 80,
                        .top_k = 8,
                        .inner = 2048,

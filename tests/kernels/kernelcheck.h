@@ -77,6 +77,12 @@ int32_t kc_pick(check *c, int32_t lo, int32_t hi, int32_t big);
 /* The same for a multiple of `step`. */
 int32_t kc_pick_step(check *c, int32_t lo, int32_t hi, int32_t step, int32_t big);
 
+/* Some rounds have rows for the widest tiles, of 128 columns, and for several of them; the others at most
+ * `most`. */
+enum { KC_MANY_ROWS = 300, KC_MOST_ROWS = 2200 /* of any round */ };
+bool kc_has_many(const check *c);
+int32_t kc_some_rows(check *c, int32_t most);
+
 typedef enum kc_style { KC_NORMAL, KC_OUTLIERS, KC_TINY, KC_ZEROS, KC_HUGE, KC_N_STYLES } kc_style;
 /* One after the other with the rounds. */
 kc_style kc_style_of(const check *c);

@@ -18,13 +18,6 @@ static di_dtype any_dtype(int round) {
     return all[round % 4];
 }
 
-/* Some rounds have rows for the widest tiles, of 128 columns, and for several of them. */
-enum { MANY_ROWS = 300 };
-static bool has_many(const check *c) { return !c->bench && c->round % 16 >= 12; }
-static int32_t some_rows(check *c, int32_t most) {
-    return has_many(c) ? kc_pick(c, 65, MANY_ROWS, 1) : kc_pick(c, 1, most, 1);
-}
-
 /* Others so many columns that few rows of them go by the higher tiles (mma_linear.cuh), a format each:
  * with a short K a GPU holds more than a thousand blocks. */
 enum { TALL = 40000 };
@@ -38,9 +31,9 @@ enum { LONG_WAY = 18000 };
 static void check_linear(check *c, bool long_way) {
     di_dtype dtype = any_dtype(c->round);
     bool blocks = dtype == DI_F8_E4M3 || dtype == DI_FP4_PAIR;
-    int32_t rows = c->round % 3 || has_many(c) ? some_rows(c, 40) : 1, groups = 1;
-    int32_t n = kc_pick(c, 1, has_many(c) ? 400 : 130, 2048);
-    int32_t k = kc_pick_step(c, 32, has_many(c) ? 640 : 1600, 32, 5120);
+    int32_t rows = c->round % 3 || kc_has_many(c) ? kc_some_rows(c, 40) : 1, groups = 1;
+    int32_t n = kc_pick(c, 1, kc_has_many(c) ? 400 : 130, 2048);
+    int32_t k = kc_pick_step(c, 32, kc_has_many(c) ? 640 : 1600, 32, 5120);
     if (!blocks && !c->bench && c->round % 8 >= 4) k = kc_pick(c, 1, 700, 0);
     if (c->far && c->round % 16 < 4) rows = 40; /* tiles of 64 columns, whose K blocks share */
     if (long_way) {
@@ -86,10 +79,13 @@ void kc_check_linear(check *c) {
 }
 
 void kc_check_attn_out(check *c) {
-    int32_t rows = kc_pick(c, 1, 20, 1), groups = kc_pick(c, 1, 4, 8),
+    int32_t rows = kc_some_rows(c, 20), groups = kc_pick(c, 1, 4, 8),
             k = kc_pick_step(c, 32, 320, 32, 4096);
     int32_t rank = kc_pick_step(c, 32, 64, 32, 1024), width = kc_pick_step(c, 32, 160, 32, 5120);
     if (c->bench) rank = 128, width = 1024; /* an eighth */
+    /* Whole blocks of wo_b's K, which wo_a's product makes ready: of groups that are one of its
+     * tiles, half of one, or more. */
+    if (kc_has_many(c)) groups = 2, rank = kc_pick_step(c, 64, 192, 64, 64);
     kc_pair o = kc_random_a(c, (int64_t)rows * groups * k, KC_NORMAL, 1);
     kc_matrix wo_a = kc_grouped_weights(c, DI_F8_E4M3, groups, groups * rank, k, 0.05);
     kc_matrix wo_b = kc_weights(c, DI_F8_E4M3, width, groups * rank, 0.05);
@@ -105,9 +101,11 @@ void kc_check_attn_out(check *c) {
     kc_same_a(c, "out", out1, kc_at_a(c, out, (int64_t)r * width), width);
 }
 
+/* Half of the rounds have rows of which a GPU chooses several in a block, with every way to score. */
 void kc_check_route(check *c) {
     int32_t rows = kc_pick(c, 1, 30, 1), n = kc_pick(c, 1, 70, 384),
             width = kc_pick(c, 1, 300, 5120);
+    if (!c->bench && c->round % 16 >= 8) rows = kc_pick(c, 65, 100, 1);
     int32_t k = n < 8 ? kc_pick(c, 1, n, 6) : kc_pick(c, 1, 8, 6);
     di_score scoring = (di_score)(c->round % 3);
     bool normalize = c->round % 4 != 3;
@@ -117,7 +115,7 @@ void kc_check_route(check *c) {
     kc_matrix gate = kc_weights(c, DI_BF16, n, width, 0.1);
     kc_vector bias = kc_weight_vector(c, DI_F32, n, 0, style == KC_ZEROS ? 0 : 0.1);
     kc_pair picks = kc_take(c, (uint64_t)(rows * k) * 4), weights = kc_take_f(c, rows * k);
-    kc_pair scores = c->round % 6 == 5 ? none : kc_take_f(c, (int64_t)rows * n);
+    kc_pair scores = c->round % 6 == 4 ? none : kc_take_f(c, (int64_t)rows * n);
     KC_RUN(c, route, rows, k, scoring, normalize, temperature, 1.5, u.p[i], gate.m[i], bias.v[i],
            picks.p[i], weights.p[i], scores.p[i]);
     kc_compare_bytes(c, "picks", picks, rows, k * 4, NULL);
@@ -149,11 +147,11 @@ static void random_picks(check *c, int32_t n_experts, int32_t k, int32_t *out) {
 /* With 300 picks of two experts: 192 tiles, the same as LONG_WAY. No row is dead in that round. */
 enum { LONG_INNER = 2048 };
 void kc_check_experts(check *c) {
-    int32_t rows = some_rows(c, 24), n = kc_pick(c, 1, has_many(c) ? 2 : 12, 8);
-    int32_t k = kc_pick(c, 1, 4, 6), live[MANY_ROWS], picks[MANY_ROWS * 6];
+    int32_t rows = kc_some_rows(c, 24), n = kc_pick(c, 1, kc_has_many(c) ? 2 : 12, 8);
+    int32_t k = kc_pick(c, 1, 4, 6), live[KC_MANY_ROWS], picks[KC_MANY_ROWS * 6];
     int32_t width = kc_pick_step(c, 32, 160, 32, 2560), inner = kc_pick_step(c, 32, 96, 32, 1152);
     di_expert at[2][12];
-    if (!c->bench && c->round % 16 == 14) rows = MANY_ROWS, n = 2, k = 2, inner = LONG_INNER;
+    if (!c->bench && c->round % 16 == 14) rows = KC_MANY_ROWS, n = 2, k = 2, inner = LONG_INNER;
     if (k > n) k = n;
     for (int32_t t = 0; t < rows; t++) {
         random_picks(c, n, k, picks + t * k);
@@ -194,7 +192,7 @@ void kc_check_experts(check *c) {
 }
 
 void kc_check_shared_expert(check *c) {
-    int32_t rows = some_rows(c, 24);
+    int32_t rows = kc_some_rows(c, 24);
     int32_t width = kc_pick_step(c, 32, 160, 32, 2560), inner = kc_pick_step(c, 32, 96, 32, 1152);
     kc_pair u = kc_random_a(c, (int64_t)rows * width, KC_NORMAL, 1);
     kc_matrix w1 = kc_weights(c, DI_F8_E4M3, inner, width, 0.1);

@@ -8,9 +8,13 @@ static const kc_pair none = {{{0}, {0}}};
 
 static di_dtype plain_dtype(const check *c) { return c->round % 3 == 2 ? DI_F32 : DI_BF16; }
 
+/* One round has more tiles of 16 rows than a GPU has processors, so that blocks take a second one. */
+enum { LONG_ROWS = 2120 };
 void kc_check_mix(check *c) {
-    int32_t rows = kc_pick(c, 1, 12, 1), hc = c->round % 2 || c->bench ? 4 : kc_pick(c, 1, 8, 4);
+    int32_t rows = kc_some_rows(c, 12), hc = c->round % 2 || c->bench ? 4 : kc_pick(c, 1, 8, 4);
     int32_t width = kc_pick_step(c, 8, 300, 4, 5120), iters = kc_pick(c, 1, 20, 20);
+    if (!c->bench && c->round % 16 == 15)
+        rows = kc_pick(c, LONG_ROWS, KC_MOST_ROWS, 1), width = kc_pick_step(c, 8, 40, 4, 8);
     int32_t n = (2 + hc) * hc;
     kc_style style = kc_style_of(c);
     double eps = style == KC_TINY || style == KC_ZEROS ? 1e-6 : 1e-20;

@@ -85,6 +85,11 @@ int32_t kc_pick(check *c, int32_t lo, int32_t hi, int32_t big) {
     return lo + (int32_t)(kc_bits(c) % (uint64_t)(hi - lo + 1));
 }
 
+bool kc_has_many(const check *c) { return !c->bench && c->round % 16 >= 12; }
+int32_t kc_some_rows(check *c, int32_t most) {
+    return kc_has_many(c) ? kc_pick(c, 65, KC_MANY_ROWS, 1) : kc_pick(c, 1, most, 1);
+}
+
 int32_t kc_pick_step(check *c, int32_t lo, int32_t hi, int32_t step, int32_t big) {
     return c->bench ? big : step * kc_pick(c, lo / step, hi / step, 0);
 }
