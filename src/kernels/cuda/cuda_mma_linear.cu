@@ -110,10 +110,18 @@ void mma_run_linear(di_stream *s, const cuda_product *p, int32_t n, const mma_re
     run_format(s, p, n, x, NULL);
 }
 
+/* Whether a product of so many rows gives them ready for that with w (mma_linear_made). */
+static bool makes_ready(const di_stream *s, const cuda_product *p, const di_matrix *w) {
+    constexpr di_dtype W = DI_F8_E4M3;
+    const mma_ready nothing = {};
+    return p->w.dtype == W && w->dtype == W && p->n_rows > MMA_WIDEST_ROWS &&
+           !mma_linear_is_split<W, 128>(s, mma_linear_job<W>(s, p, 1, &nothing));
+}
+
 bool mma_run_low(di_stream *s, const cuda_product *p, const di_matrix *w, mma_ready *ready) {
     if (!mma_takes(s, p->w.dtype) || !mma_takes(s, w->dtype) ||
         !(read_as_stored(p->w.dtype, p->x, p->x_stride, p->n_rows, p->w.k, false) ||
-          mma_linear_makes(s, p, w)) ||
+          makes_ready(s, p, w)) ||
         p->w.n % (32 * p->groups) != 0 || w->k != p->w.n || w->k % MMA_K != 0)
         return false;
     mma_ready x =

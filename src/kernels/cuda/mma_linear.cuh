@@ -77,16 +77,10 @@ static mma_linear<W> mma_linear_job(const di_stream *s, const cuda_product *p, i
 
 /* Rows above which tiles have 128 columns. */
 static constexpr int32_t MMA_WIDEST_ROWS = 64;
-/* Whether a product of so many rows gives them ready for that with w (mma_linear_made). */
-static bool mma_linear_makes(const di_stream *s, const cuda_product *p, const di_matrix *w) {
-    constexpr di_dtype W = DI_F8_E4M3;
-    const mma_ready nothing = {};
-    return p->w.dtype == W && w->dtype == W && p->n_rows > MMA_WIDEST_ROWS &&
-           !mma_linear_is_split<W, 128>(s, mma_linear_job<W>(s, p, 1, &nothing));
-}
+
 template <di_dtype W>
 static void mma_linear_make(di_stream *s, const mma_linear<W> &job, const mma_ready *low) {
-    CUDA_REQUIRE(W == DI_F8_E4M3 && low->dtype == W); /* mma_linear_makes */
+    CUDA_REQUIRE(W == DI_F8_E4M3 && low->dtype == W); /* makes_ready */
     if constexpr (W == DI_F8_E4M3) {
         mma_linear_made<W> made = {job, low->data};
         mma_launch_wide<mma_linear_made<W>, 128>(s, "product", made, job.count(WIDE_HEIGHT, 128));
