@@ -1,7 +1,7 @@
-/* Sorting of picks by expert. Few picks have a thread of one block each that counts those before its
- * own; many, and those for wide tiles, are sorted by counting by a cluster of blocks, each warp taking
- * a stretch of them. Within an expert picks stay in the order of their rows, so lists are the same in
- * every run.
+/* Sorting of picks by expert. Few picks have a thread of one block each that counts those before
+ * its own; many, and those for wide tiles, are sorted by counting by a cluster of blocks, each warp
+ * taking a stretch of them. Within an expert picks stay in the order of their rows, so lists are the
+ * same in every run.
  */
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/mma_picks.cuh"

@@ -48,7 +48,8 @@ static __device__ __forceinline__ void sinkhorn4(float (*c)[MIX_HC], int32_t ite
     }
 }
 
-/* All outputs of row t by one warp: lane i has sum i of the products, lane MIX_N that of the squares. */
+/* All outputs of row t by one warp: lane i has sum i of the products, lane MIX_N that of the
+ * squares. */
 static __device__ void mix_row(const di_mix_args &args, int64_t t, float sum) {
     int lane = lane_id();
     float root = mix_root(args, __shfl_sync(ALL_LANES, sum, MIX_N)), c[MIX_HC][MIX_HC], mine = 0;
@@ -120,8 +121,8 @@ static __global__ __launch_bounds__(FINISH_THREADS) void mix_finish_kernel(di_mi
     finish_row(args, sums, blockIdx.x, shared);
 }
 
-/* Many rows from theirs, [groups][MIX_SUMS]: a warp a row joins them, then a thread of the first warp a
- * row, whose iterations take a warp as long as one row's. */
+/* Many rows from theirs, [groups][MIX_SUMS]: a warp a row joins them, then a thread of the first
+ * warp a row, whose iterations take a warp as long as one row's. */
 static constexpr int JOINED_ROWS = 8; /* of a block: small ones find room beside products */
 static __global__ __launch_bounds__(JOINED_ROWS *WARP) void mix_join_kernel(di_mix_args args,
                                                                             const float *sums) {

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/rows.cuh"
 
-/* Elementwise kernels: a thread a chunk, a grid_row a row. With few rows the blocks of one are on as
+/* Elementwise kernels: a thread a chunk, a grid_row a row. With few rows a row's blocks are on as
  * many processors as there are. */
 static constexpr int ELEMENT_THREADS = 128;
 
