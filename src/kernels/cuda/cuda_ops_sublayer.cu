@@ -1,9 +1,9 @@
 /* Collapse and expand (model.md 3.4, 3.5): the ends of sublayers.
  *
  * What lies between two sublayers, the sum of the experts, expand and collapse, is one kernel: with
- * few rows each costs as much as its start, with many a third of the bytes are not read again.
- * Operations that may be part of it are kept until sublayer_in comes, or anything else, which enqueues
- * them first (cuda_flush). Memory is as if each had been enqueued by itself. */
+ * few rows each costs as much as its start, with many a quarter of the bytes are not moved again.
+ * Operations that may be part of it are kept until sublayer_in comes, or anything else, which
+ * enqueues them first (cuda_flush). Memory is as if each had been enqueued by itself. */
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/mma_launch.cuh"
 #include "kernels/cuda/streams.cuh"
@@ -86,7 +86,8 @@ static __global__ __launch_bounds__(ROW_RELEASED) void sublayer_in_kept(di_subla
     collapse_and_norm<true, true, __nv_bfloat16>(args, kept, mma_codes{});
 }
 
-/* Whether sublayer_in keeps such rows: for narrow products, without padding, where there is room. */
+/* Whether sublayer_in keeps such rows: for narrow products, without padding, where there is
+ * room. */
 static bool may_keep(const di_stream *s, int32_t n_rows, int32_t width) {
     return s->release && n_rows > 0 && !mma_is_wide(n_rows) && width % MMA_K == 0 &&
            2 * mma_input_bytes(n_rows, 1, width) <= s->kept.bytes;
@@ -100,14 +101,10 @@ static void set_kept(di_stream *s, const di_sublayer_in_args *args) {
     s->kept.x = args->out, s->kept.n_rows = args->n_rows, s->kept.width = args->width;
 }
 
-/* Where the codes of many rows go, which are kept where there is room. */
+/* Where the codes of many rows go; codes NULL where there is no room: they are not kept. */
 static mma_codes codes_of_kept(di_stream *s, const di_sublayer_in_args *args) {
-    mma_codes codes = {};
-    if (s->release && mma_is_wide(args->n_rows))
-        codes = mma_codes_place(s, args->n_rows, args->width);
-    s->kept.x = DI_NONE;
-    if (codes.codes != NULL) set_kept(s, args);
-    return codes;
+    if (!s->release || !mma_is_wide(args->n_rows)) return mma_codes{};
+    return mma_codes_place(s, args->n_rows, args->width);
 }
 
 /* ---- Expand ---- */
@@ -336,8 +333,8 @@ static __global__ __launch_bounds__(ROW_RELEASED) void between_many(di_combine_a
     }
 }
 
-/* Whether operations on such rows wait for the sublayer_in that may follow. Rows that are not kept as
- * products read them need room for their pieces, and row_sum has some, too. */
+/* Whether operations on such rows wait for the sublayer_in that may follow. Rows that are not kept
+ * as products read them need room for their pieces, and row_sum has some, too. */
 static bool may_wait(const di_stream *s, int32_t n_rows, int32_t pieces, int64_t width,
                      std::initializer_list<di_ptr> rows) {
     if (!s->release || n_rows <= 0 || !released_rows(width, rows)) return false;
@@ -390,12 +387,26 @@ void cuda_flush(di_stream *s) {
     if (p.has_mix) cuda_mix_now(s, &p.mix);
 }
 
+static bool is_apart(di_ptr a, int64_t a_bytes, di_ptr b, int64_t b_bytes) {
+    return a.address + static_cast<uint64_t>(a_bytes) <= b.address ||
+           b.address + static_cast<uint64_t>(b_bytes) <= a.address;
+}
+/* Whether the experts' rows that are pending, of which one of out's has several, lie elsewhere than
+ * what this sublayer's beginning writes: one kernel writes it before it has read them all. */
+static bool reads_elsewhere(const cuda_pending *p, const di_sublayer_in_args *args) {
+    int64_t bytes = static_cast<int64_t>(args->n_rows) * args->width * 2;
+    int64_t rows = bytes * p->combine.top_k;
+    return !p->has_combine || (is_apart(p->combine.rows, rows, args->out, bytes) &&
+                               (cuda_none(args->collapsed) ||
+                                is_apart(p->combine.rows, rows, args->collapsed, bytes)));
+}
+
 /* Whether what is pending goes with this sublayer's beginning. */
 static bool follows_out(const di_stream *s, const di_sublayer_in_args *args) {
     const cuda_pending *p = &s->pending;
     return p->has_out && p->out.streams.address == args->streams.address &&
            p->out.n_rows == args->n_rows && p->out.hc == args->hc && p->out.width == args->width &&
-           released_rows(args->width, {args->collapsed, args->out}) &&
+           released_rows(args->width, {args->collapsed, args->out}) && reads_elsewhere(p, args) &&
            !(p->has_mix && p->mix.pre.address == args->pre.address);
 }
 
@@ -413,8 +424,11 @@ static void launch_between(di_stream *s, const cuda_pending &p, const di_sublaye
     }
     uint32_t most = static_cast<uint32_t>(s->n_processors) * (ROW_RELEASED / threads);
     size_t bytes = between_bytes(between_pieces<COMBINE>(p.combine.top_k), args->width);
+    mma_codes codes = codes_of_kept(s, args);
     cuda_launch_early(s, "sublayer", rows < most ? rows : most, threads, bytes,
-                      between_many<COMBINE>, p.combine, p.out, *args, codes_of_kept(s, args));
+                      between_many<COMBINE>, p.combine, p.out, *args, codes);
+    s->kept.x = DI_NONE;
+    if (codes.codes != NULL) set_kept(s, args);
 }
 
 static void run_between(di_stream *s, const di_sublayer_in_args *args) {
@@ -441,8 +455,9 @@ void cuda_op_sublayer_in(di_stream *s, const di_sublayer_in_args *args) {
     if (!released_rows(args->width, {args->streams, args->collapsed, args->out})) {
         CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_any, *args);
     } else if (!may_keep(s, args->n_rows, args->width)) {
-        CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args,
-                            codes_of_kept(s, args));
+        mma_codes codes = codes_of_kept(s, args);
+        CUDA_LAUNCH_EARLY_A(s, "sublayer_in", rows, threads, 0, sublayer_in_released, *args, codes);
+        if (codes.codes != NULL) set_kept(s, args);
     } else {
         cuda_launch_early(s, "sublayer_in", rows, threads, 0, sublayer_in_kept, *args,
                           places_of_kept(s));
