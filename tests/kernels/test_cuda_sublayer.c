@@ -15,10 +15,11 @@
 
 enum { HC = 4, WIDTH = 1024, INNER = 128, TOP_K = 3, MIX = (2 + HC) * HC };
 
-/* plain: the shared expert's w1 and w3 are BF16. */
+/* plain: the shared expert's w1 and w3 are BF16. over: the next sublayer's rows lie where those of
+ * the experts did. */
 typedef struct shape {
     int32_t width, top_k, max_rows;
-    bool collapsed, plain;
+    bool collapsed, plain, over;
 } shape;
 
 /* The memory that operations write, and what it begins with. */
@@ -128,6 +129,7 @@ static bed open_bed(const shape *of) {
     di_dtype dtype = of->plain ? DI_BF16 : DI_F8_E4M3;
     prepare(b, of, 8);
     for (int i = 0; i < N_BUFFERS; i++) t.at[i] = take(b, row_bytes(of, i) * of->max_rows);
+    if (of->over) t.at[U] = t.at[ROWS];
     t.word = put(b, 4, true, &state);
     t.fn = (di_matrix){DI_F32, MIX, k, put(b, (int64_t)4 * MIX * k, true, &state), DI_NONE};
     t.base = (di_vector){DI_F32, MIX, put(b, 4 * MIX, true, &state)};
@@ -224,8 +226,26 @@ static void test_between(void **state) {
           .collapsed = true}, /* threads without a chunk */
          {.width = 1056, .top_k = 6, .max_rows = 65, .collapsed = true}, /* not kept */
          {.width = 5120, .top_k = 7, .max_rows = 65, .collapsed = true}, /* no room for many rows */
-         {.width = WIDTH, .top_k = TOP_K, .max_rows = 65, .plain = true}};
+         {.width = WIDTH, .top_k = TOP_K, .max_rows = 65, .plain = true},
+         {.width = WIDTH, .top_k = TOP_K, .max_rows = 1500, .over = true}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check_between(&shapes[i]);
+}
+
+/* What an operation wrote over the rows that sublayer_in kept is read by the next. */
+static void check_overwritten(const bed *t, int32_t n, uint8_t *apart, uint8_t *together) {
+    di_backend *b = t->b;
+    di_error error;
+    for (int i = 0; i < 2; i++) {
+        run(t, n, false, false);
+        b->ops->shared_expert(b->stream, &(di_shared_expert_args){n, 10, t->at[Y], t->w1, t->w3,
+                                                                  t->w2, t->at[U]});
+        part(t, i == 0);
+        b->ops->shared_expert(b->stream, &(di_shared_expert_args){n, 10, t->at[U], t->w1, t->w3,
+                                                                  t->w2, t->at[OUT]});
+        b->download(b->stream, i == 0 ? apart : together, t->at[OUT], (uint64_t)n * 2 * WIDTH);
+    }
+    assert_int_equal(di_backend_sync(b, &error), DI_OK);
+    assert_memory_equal(apart, together, (size_t)n * 2 * WIDTH);
 }
 
 /* Rows that changed since sublayer_in left them are not taken for those that it kept. */
@@ -245,6 +265,7 @@ static void check_changed_rows(int32_t n) {
     assert_int_equal(di_backend_sync(b, &error), DI_OK);
     assert_memory_not_equal(before, after, size);
     assert_memory_equal(after, zeros, size);
+    check_overwritten(&t, n, before, after);
     b->destroy(b);
 }
 static void test_changed_rows(void **state) {

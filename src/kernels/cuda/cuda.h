@@ -54,9 +54,8 @@ typedef struct cuda_beside {
 typedef struct cuda_kept {
     di_ptr x; /* whose */
     int32_t n_rows, width;
-    uint64_t
-        bytes; /* of workspace, behind that of work beside the stream: of few rows a half for each
-                     * form */
+    /* Of workspace, behind that of work beside the stream: of few rows a half for each form. */
+    uint64_t bytes;
 } cuda_kept;
 
 /* Operations that were called and may become part of the kernel of one that follows
@@ -115,10 +114,13 @@ void cuda_begin_copy(di_stream *s);
  * which the shared expert need not wait, the weights of the indexer's heads, which go beside its
  * queries, and the store of window rows are enqueued on a second stream, which goes on from here (a
  * recorded step has a branch there).
- * Operations that neither write what a mix or a store reads nor touch what they write, and that do
- * not write rows that are kept, start with cuda_begin_beside, or wait by themselves for the one that
- * they meet; `router`: so it is for the router too. All others wait. */
+ * Operations that neither write what a mix or a store reads nor touch what they write start with
+ * cuda_begin_beside, or wait by themselves for the one that they meet; `router`: so it is for the
+ * router too. All others wait. */
 void cuda_begin_beside(di_stream *s, bool router);
+/* Behind it, once what the operation reads of kept rows is asked for: it writes rows of A, so many
+ * bytes. What is kept is nobody's if its rows lie there. */
+void cuda_overwrites(di_stream *s, di_ptr rows, uint64_t bytes);
 /* Before the router's operation: what is pending is enqueued, but for a mix alone. That is enqueued
  * behind the choice, for which more is waiting, and which cuda_chosen marks on the second stream. */
 void cuda_begin_router(di_stream *s);
@@ -260,6 +262,10 @@ void cuda_launch_early(di_stream *s, const char *what, dim3 grid, uint32_t threa
 #define CUDA_LAUNCH_EARLY_A(...) CUDA_LAUNCH_BY(cuda_launch_early, __VA_ARGS__)
 
 static inline uint64_t cuda_a_bytes(const di_stream *s) { return s->release ? 2 : 4; }
+/* Of rows of A. */
+static inline uint64_t cuda_rows_bytes(const di_stream *s, int32_t n_rows, int64_t width) {
+    return static_cast<uint64_t>(n_rows) * static_cast<uint64_t>(width) * cuda_a_bytes(s);
+}
 static inline di_ptr cuda_ptr(const void *memory) {
     return di_ptr{reinterpret_cast<uint64_t>(memory)};
 }

@@ -147,7 +147,7 @@ void cuda_op_route(di_stream *s, const di_route_args *args) {
     int32_t n = args->gate.n;
     CUDA_REQUIRE(args->top_k >= 1 && args->top_k <= n);
     /* The product is not beside the stream: once the shared expert's products have the device, there
-     * would be no room for it until they are done. The choice is a small block a row. */
+     * would be no room for it until they are done. The choice is small blocks. */
     bool few = args->n_rows > 0 && args->n_rows <= CUDA_BESIDE_ROWS;
     float *scores = few ? cuda_router_products(s, args->n_rows, n) : NULL;
     di_ptr products =
@@ -194,8 +194,7 @@ void cuda_op_swiglu(di_stream *s, const di_swiglu_args *args) {
     run_swiglu(s, args);
 }
 
-void cuda_op_shared_expert(di_stream *s, const di_shared_expert_args *args) {
-    cuda_begin_beside(s, true);
+static void run_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     int64_t n = args->n_rows, inner = args->w1.n;
     CUDA_REQUIRE(args->w3.n == inner && args->w2.k == inner && args->w1.k == args->w3.k);
     if (s->release && args->w1.dtype == DI_F8_E4M3 && args->w3.dtype == DI_F8_E4M3 &&
@@ -209,6 +208,12 @@ void cuda_op_shared_expert(di_stream *s, const di_shared_expert_args *args) {
     di_swiglu_args join = {args->n_rows, args->w1.n, args->limit, gate, up, DI_NONE, gate};
     run_swiglu(s, &join);
     cuda_linear_rows(s, &args->w2, gate, args->n_rows, true, false, args->out);
+}
+
+void cuda_op_shared_expert(di_stream *s, const di_shared_expert_args *args) {
+    cuda_begin_beside(s, true);
+    run_shared_expert(s, args);
+    cuda_overwrites(s, args->out, cuda_rows_bytes(s, args->n_rows, args->w2.n));
 }
 
 template <bool WHOLE, typename A>

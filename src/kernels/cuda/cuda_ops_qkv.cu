@@ -109,7 +109,7 @@ static __global__ __launch_bounds__(ROW_MOST) void low_kernel(query_norm query,
 }
 
 /* RoPE of the queries: a warp EACH heads of a row, all of which are asked for at once; lane l has the
- * pairs l, l + 32, ... angles: of all rows' pairs, by the kernel before the last. */
+ * pairs l, l + 32, ... angles: of all rows' pairs, by an earlier kernel of the operation. */
 template <typename A, int EACH>
 static __global__ void query_rope_kernel(di_qkv_args args, const float2 *angles) {
     int32_t half = args.rope.dims / 2, width = args.head_dim;
@@ -218,6 +218,8 @@ void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
     di_ptr kv = cuda_take_a(s, static_cast<int64_t>(rows) * args->head_dim);
     cuda_linear_part low[2] = {{args->wq_a, args->qr, false}, {args->wkv, kv, false}};
     cuda_linear_many(s, low, 2, args->u, rows, 1, true);
+    cuda_overwrites(s, args->qr, cuda_rows_bytes(s, rows, args->wq_a.n));
+    cuda_overwrites(s, args->q, cuda_rows_bytes(s, rows, args->wq_b.n));
     bool few = !mma_is_wide(rows); /* RoPE is part of the product */
     uint64_t pairs = static_cast<uint64_t>(rows) * static_cast<uint64_t>(args->rope.dims / 2);
     float2 *angles = cuda_take<float2>(s, pairs);
@@ -237,6 +239,7 @@ void cuda_op_qkv(di_stream *s, const di_qkv_args *args) {
 
 void cuda_op_attn_out(di_stream *s, const di_attn_out_args *args) {
     cuda_begin_beside(s, false);
+    cuda_overwrites(s, args->out, cuda_rows_bytes(s, args->n_rows, args->wo_b.n));
     int32_t groups = args->groups > 1 ? args->groups : 1;
     mma_ready ready;
     cuda_product low = {}, out = {};

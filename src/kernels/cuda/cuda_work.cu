@@ -141,6 +141,13 @@ void cuda_begin(di_stream *s) {
     cuda_join(s);
 }
 
+void cuda_overwrites(di_stream *s, di_ptr rows, uint64_t bytes) {
+    cuda_kept *kept = &s->kept;
+    uint64_t size = cuda_rows_bytes(s, kept->n_rows, kept->width);
+    if (rows.address < kept->x.address + size && kept->x.address < rows.address + bytes)
+        kept->x = DI_NONE;
+}
+
 uint8_t *mma_kept_place(di_stream *s, di_dtype dtype) {
     uint64_t fp4 = dtype == DI_FP4_PAIR ? s->kept.bytes / 2 : 0;
     return s->work + own_bytes(s) - s->kept.bytes + fp4;
