@@ -162,14 +162,35 @@ static __device__ __forceinline__ void sublayer_chunk(const di_combine_args &arg
     }
 }
 
-/* Of row t, one each of a warp's lanes: pre, post, comb. */
+/* Four streams. Factors of row t, one each of a warp's lanes: pre, then post, then comb. */
+static constexpr int STREAMS = 4, POST = STREAMS, COMB = 2 * STREAMS,
+                     FACTORS = COMB + STREAMS * STREAMS;
 static __device__ __forceinline__ float between_factor(const di_sublayer_out_args &before,
                                                        di_ptr pre, int64_t t) {
     int lane = lane_id();
-    if (lane >= 24) return 0;
-    return lane < 4   ? cuda_at<const float>(pre)[t * 4 + lane]
-           : lane < 8 ? cuda_at<const float>(before.post)[t * 4 + lane - 4]
-                      : cuda_at<const float>(before.comb)[t * 16 + lane - 8];
+    if (lane >= FACTORS) return 0;
+    return lane < POST   ? cuda_at<const float>(pre)[t * STREAMS + lane]
+           : lane < COMB ? cuda_at<const float>(before.post)[t * STREAMS + lane - POST]
+                         : cuda_at<const float>(before.comb)[t * (STREAMS * STREAMS) + lane - COMB];
+}
+
+/* What new streams of a chunk collapse to, one after the other. */
+struct between_collapse {
+    const float *pre;
+    float (&sum)[ROW_CHUNK];
+    __device__ __forceinline__ void operator()(int k, const float *stream) const {
+        for (int i = 0; i < ROW_CHUNK; i++)
+            sum[i] = fmaf(pre[k], round_a<__nv_bfloat16>(stream[i]), sum[i]);
+    }
+};
+/* That of all of them is known. Returns the sum of its squares. */
+static __device__ __forceinline__ float
+between_collapsed(const di_sublayer_in_args &args, int64_t t, int64_t at, float (&v)[ROW_CHUNK]) {
+    typedef __nv_bfloat16 A;
+    for (int i = 0; i < ROW_CHUNK; i++) v[i] = round_a<A>(v[i]);
+    if (!cuda_none(args.collapsed))
+        store_chunk<true>(cuda_at<A>(args.collapsed) + t * args.width, at, args.width, v);
+    return chunk_squares(v, 0);
 }
 
 /* Few rows: a cluster a row. Some 1,000 instructions a chunk would take one processor long. */
@@ -212,33 +233,27 @@ static __global__ __cluster_dims__(FEW_BLOCKS, 1, 1)
                                                                      kept_rows kept) {
     typedef __nv_bfloat16 A;
     __shared__ cluster_sum row;
-    __shared__ float factor[24];
+    __shared__ float factor[FACTORS];
     int rank = static_cast<int>(blockIdx.x % FEW_BLOCKS);
     int64_t t = blockIdx.x / FEW_BLOCKS, width = args.width;
     int64_t at = static_cast<int64_t>(rank * blockDim.x + threadIdx.x) * ROW_CHUNK;
-    A *streams = cuda_at<A>(before.streams) + t * 4 * width;
+    A *streams = cuda_at<A>(before.streams) + t * STREAMS * width;
     bool live = at < width;
     float sum = 0, y[ROW_CHUNK], mine[ROW_CHUNK] = {}, weight[ROW_CHUNK] = {};
-    stream_chunks<true, 4, A> was;
+    stream_chunks<true, STREAMS, A> was;
     let_kernels_begin();
     row.begin();
     if (live) vector_chunk(args.norm, at, weight);
     await_kernels_before();
-    if (live) was.load(streams, 4, width, at);
+    if (live) was.load(streams, STREAMS, width, at);
     float of_lane = between_factor(before, args.pre, t);
     if (live) sublayer_chunk<COMBINE>(combine, before.y, t, at, width, y);
-    if (threadIdx.x < 24) factor[threadIdx.x] = of_lane;
+    if (threadIdx.x < FACTORS) factor[threadIdx.x] = of_lane;
     __syncthreads();
     if (live) {
-        expand_chunk<true, 4, A>(factor + 4, factor + 8, 4, was, streams, width, at, y,
-                                 [&](int k, const float *stream) {
-                                     for (int i = 0; i < ROW_CHUNK; i++)
-                                         mine[i] = fmaf(factor[k], round_a<A>(stream[i]), mine[i]);
-                                 });
-        for (int i = 0; i < ROW_CHUNK; i++) mine[i] = round_a<A>(mine[i]);
-        if (!cuda_none(args.collapsed))
-            store_chunk<true>(cuda_at<A>(args.collapsed) + t * width, at, width, mine);
-        sum = chunk_squares(mine, 0);
+        expand_chunk<true, STREAMS, A>(factor + POST, factor + COMB, STREAMS, was, streams, width,
+                                       at, y, between_collapse{factor, mine});
+        sum = between_collapsed(args, t, at, mine);
     }
     chunk_norm(mine, weight, root_inverse(row(sum, rank), width, args.eps));
     if (live) store_chunk<true>(cuda_at<A>(args.out) + t * width, at, width, mine);
@@ -250,7 +265,7 @@ static __global__ __cluster_dims__(FEW_BLOCKS, 1, 1)
  * what it is the sum of; and its streams. */
 template <bool COMBINE>
 static __host__ __device__ __forceinline__ int32_t between_pieces(int32_t top_k) {
-    return (COMBINE ? top_k + 1 : 1) + 4;
+    return (COMBINE ? top_k + 1 : 1) + STREAMS;
 }
 static size_t between_bytes(int32_t pieces, int64_t width) {
     return 2 * sizeof(__nv_bfloat16) * static_cast<size_t>(pieces * width);
@@ -273,7 +288,7 @@ static __device__ __forceinline__ void copy_pieces(const di_combine_args &combin
     } else {
         copy(cuda_at<A>(before.y) + t * width, 1);
     }
-    copy(cuda_at<A>(before.streams) + t * 4 * width, 4);
+    copy(cuda_at<A>(before.streams) + t * STREAMS * width, STREAMS);
 }
 
 template <bool COMBINE>
@@ -302,9 +317,9 @@ static __global__ __launch_bounds__(ROW_RELEASED) void between_many(di_combine_a
     ask(blockIdx.x, staged);
     for (int64_t t = blockIdx.x; t < args.n_rows; t += gridDim.x, turn ^= 1) {
         const A *from = staged + turn * stage;
-        float factor[24], sum = 0, mine[ROW_CHUNK] = {};
+        float factor[FACTORS], sum = 0, mine[ROW_CHUNK] = {};
 #pragma unroll
-        for (int i = 0; i < 24; i++) factor[i] = __shfl_sync(ALL_LANES, next, i);
+        for (int i = 0; i < FACTORS; i++) factor[i] = __shfl_sync(ALL_LANES, next, i);
         ask(t + gridDim.x, staged + (turn ^ 1) * stage);
         copies_wait<1>();
         if (live) {
@@ -316,16 +331,11 @@ static __global__ __launch_bounds__(ROW_RELEASED) void between_many(di_combine_a
             } else {
                 load_chunk<true>(from, at, width, y);
             }
-            expand_chunk<true, 4>(factor + 4, factor + 8, 4, from + (pieces - 4) * width,
-                                  cuda_at<A>(before.streams) + t * 4 * width, width, at, y,
-                                  [&](int k, const float *stream) {
-                                      for (int i = 0; i < ROW_CHUNK; i++)
-                                          mine[i] = fmaf(factor[k], round_a<A>(stream[i]), mine[i]);
-                                  });
-            for (int i = 0; i < ROW_CHUNK; i++) mine[i] = round_a<A>(mine[i]);
-            if (!cuda_none(args.collapsed))
-                store_chunk<true>(cuda_at<A>(args.collapsed) + t * width, at, width, mine);
-            sum = chunk_squares(mine, 0);
+            expand_chunk<true, STREAMS>(factor + POST, factor + COMB, STREAMS,
+                                        from + (pieces - STREAMS) * width,
+                                        cuda_at<A>(before.streams) + t * STREAMS * width, width, at,
+                                        y, between_collapse{factor, mine});
+            sum = between_collapsed(args, t, at, mine);
         }
         chunk_norm(mine, weight, root_inverse(row_sum(sum), width, args.eps));
         if (live) store_chunk<true>(cuda_at<A>(args.out) + t * width, at, width, mine);
@@ -359,8 +369,8 @@ void cuda_op_sublayer_out(di_stream *s, const di_sublayer_out_args *args) {
     bool follows = p->has_combine && !p->has_out && p->combine.out.address == args->y.address &&
                    p->combine.n_rows == args->n_rows && p->combine.width == args->width;
     if (!follows) cuda_flush(s);
-    if (args->hc != 4 || !may_wait(s, args->n_rows, between_pieces<false>(0), args->width,
-                                   {args->streams, args->y})) {
+    if (args->hc != STREAMS || !may_wait(s, args->n_rows, between_pieces<false>(0), args->width,
+                                         {args->streams, args->y})) {
         expand(s, args);
         return;
     }
