@@ -249,7 +249,7 @@ static di_attend_args attend_shape(check *c) {
     if (c->round % 4 == 1) a.head_dim = 512;
     if (!is_long(c)) return a;
     a.window = c->round % 16 == 9 ? 100 : kc_pick(c, 300, 400, 0);
-    a.top_k = c->round % 16 == 9 ? kc_pick(c, 560, 640, 0) : kc_pick(c, 100, 300, 0);
+    a.top_k = c->round % 16 == 9 ? kc_pick(c, 560, 600, 0) : kc_pick(c, 100, 300, 0);
     return a;
 }
 

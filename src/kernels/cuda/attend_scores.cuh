@@ -209,15 +209,17 @@ template <int DC>
 static __device__ __forceinline__ void finish_heads(pair_shared<DC> *m, int rank, int n,
                                                     uint32_t row, score_count *count,
                                                     const head_pair &h, float2 angle) {
-    uint32_t now = row & 1;
+    uint32_t now = row & 1, parity = row / 2 & 1;
     float top[2] = {h.top[0], h.top[1]}, total[2];
     if (n > 0 && (n + SLAB - 1) / SLAB % 2 == rank) meet_maximum(m, count, top);
 #pragma unroll
     for (int r = 0; r < 2; r++)
         total[r] = warp_reduce(h.total[r], add_op(), 4) * fast_exp2(h.top[r] - top[r]);
-    send_heads(m->total[now], &m->summed, rank ^ 1, total);
-    barrier_wait(&m->summed, now);
-    if (threadIdx.x == 0) barrier_expect(&m->summed, HEADS_BYTES);
+    /* By rows modulo 2: a block may send those of the next row while the other's warps still wait here;
+     * those of the row after that only with all sums of the next one. */
+    send_heads(m->total[now], &m->summed[now], rank ^ 1, total);
+    barrier_wait(&m->summed[now], parity);
+    if (threadIdx.x == 0) barrier_expect(&m->summed[now], HEADS_BYTES);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int head = head_of(r);
@@ -225,6 +227,7 @@ static __device__ __forceinline__ void finish_heads(pair_shared<DC> *m, int rank
         total[r] += m->total[now][head] + exp2f(m->sinks[head] * LOG2_E - top[r]);
     }
     __syncwarp();
+    barrier_wait(&m->stored[now], parity ^ 1); /* the row before the last */
     if (lane_id() % 4 == 0)
 #pragma unroll
         for (int r = 0; r < 2; r++) m->inverse[now][head_of(r)] = 1 / (KEY_SHARE * total[r]);

@@ -31,12 +31,13 @@ template <int DC> struct pair_shared {
     uint4 raw_codes[2][DECODERS * WARP]; /* keys that are on their way to decoders, each thread's */
     uint32_t raw_scales[2][DECODERS * WARP];
     found_row rows[ROWS_FOUND];
-    /* tiles; p and shrink are there, or read; top, total are there; inverse; rows and their keys */
-    uint64_t full[PAIR_TILES], empty[PAIR_TILES], sent[2], read[2], topped, summed, finished[2];
-    uint64_t found[ROWS_FOUND];
+    /* tiles; p and shrink are there, or read; top, total are there; inverse and angles are there, or
+     * read; rows and their keys */
+    uint64_t full[PAIR_TILES], empty[PAIR_TILES], sent[2], read[2], topped, summed[2];
+    uint64_t finished[2], stored[2], found[ROWS_FOUND];
     uint32_t keys[1];
 };
-template <int DC> static size_t pair_bytes(int64_t slots) {
+template <int DC> static constexpr size_t pair_bytes(int64_t slots) {
     return sizeof(pair_shared<DC>) + 2 * sizeof(uint32_t) * static_cast<size_t>(slots);
 }
 
@@ -49,14 +50,15 @@ template <int DC> static __device__ __forceinline__ void make_barriers(pair_shar
     barrier_init(&m->sent[PEER], 1);
     for (int i = 0; i < 2; i++) {
         barrier_init(&m->read[i], GROUP_WARPS * WARP_ARRIVALS);
+        barrier_init(&m->summed[i], 1);
         barrier_init(&m->finished[i], GROUP_WARPS * WARP_ARRIVALS);
+        barrier_init(&m->stored[i], GROUP_WARPS * WARP_ARRIVALS);
+        barrier_expect(&m->summed[i], HEADS_BYTES);
     }
     for (int i = 0; i < ROWS_FOUND; i++) barrier_init(&m->found[i], GROUP_WARPS * WARP_ARRIVALS);
     barrier_init(&m->topped, 1);
-    barrier_init(&m->summed, 1);
     barrier_expect(&m->sent[PEER], SENT_BYTES);
     barrier_expect(&m->topped, HEADS_BYTES);
-    barrier_expect(&m->summed, HEADS_BYTES);
     barriers_made();
 }
 

@@ -133,6 +133,7 @@ row_results(const di_attend_args &args, const pair_place &place, const pair_row 
     }
     barrier_wait(&m->finished[now], count->row / 2 & 1);
     store_results(args, place, row.t, m, now, stage, o);
+    warp_arrives(&m->stored[now]);
     warp_arrives(&m->empty[stage]);
 }
 

@@ -257,6 +257,7 @@ static bool whole_keys(const di_attend_args *args) {
 template <int DC> static bool attend_pair(di_stream *s, const di_attend_args *args) {
     size_t bytes = pair_bytes<DC>(static_cast<int64_t>(args->window) + args->block + args->top_k);
     if (args->rope.dims > 2 * PAIR_ANGLES || !fits_pair(s, bytes)) return false;
+    static_assert(pair_bytes<DC>(128 + 512 + 16) <= SHARED_MOST, "lists of the release fit");
     uint32_t groups = cuda_blocks(args->n_heads, PAIR_HEADS),
              rows = static_cast<uint32_t>(args->batch.n_rows);
     uint32_t most = static_cast<uint32_t>(s->n_processors) / 2 / groups; /* clusters at one time */
