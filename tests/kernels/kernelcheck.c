@@ -122,7 +122,7 @@ static di_limits limits_of(bool bench) {
                        .width = 320,
                        .hc = 8,
                        .vocab = 129280,
-                       .n_heads = 8,
+                       .n_heads = 130,
                        .head_dim = 512,
                        .q_rank = 128,
                        .o_low = 384,

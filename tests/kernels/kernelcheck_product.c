@@ -44,6 +44,10 @@ static void check_linear(check *c, bool long_way) {
         rows = kc_pick(c, 1, 8, 1);
         n = kc_pick(c, TALL, TALL + 50, 1);
         k = kc_pick_step(c, 32, 96, 32, 32);
+    } else if (!c->bench && !c->far && c->round % 16 == 12) { /* FP8: clusters share K of a tile */
+        rows = kc_pick(c, 1, 8, 1);
+        n = kc_pick(c, 4300, 5300, 1);
+        k = kc_pick_step(c, 512, 1536, 32, 32);
     } else if (!c->bench && c->round % 5 == 4) { /* wo_a: groups of rows */
         groups = kc_pick(c, 2, 4, 1);
         n = groups * kc_pick_step(c, 32, 64, 32, 32);
