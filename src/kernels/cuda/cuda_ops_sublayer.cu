@@ -424,8 +424,7 @@ template <bool COMBINE>
 static void launch_between(di_stream *s, const cuda_pending &p, const di_sublayer_in_args *args) {
     uint32_t rows = static_cast<uint32_t>(args->n_rows), threads = row_threads(args->width);
     if (may_keep(s, args->n_rows, args->width)) {
-        /* Behind the wait for a mix, too: its small blocks keep none from its place. */
-        s->late = false;
+        cuda_early_behind_wait(s); /* for a mix */
         threads = cuda_blocks(args->width, FEW_BLOCKS * ROW_CHUNK * WARP) * WARP;
         cuda_launch_early(s, "sublayer", FEW_BLOCKS * rows, threads, 0, between_kernel<COMBINE>,
                           p.combine, p.out, *args, places_of_kept(s));
