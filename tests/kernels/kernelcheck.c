@@ -5,10 +5,13 @@
  * as a share of the bound in ops.h; with --bench then also with its time. --round: those rounds
  * alone, with the inputs that they have among others. --far: products of FP8 and FP4 whose scales
  * are what a release hardly has, in `release`, for which a backend may have other code for as long
- * as it lives. Exit status 1 when anything failed, an operation without a function included; 77
- * when this machine cannot run the backend. */
+ * as it lives. Exit status 1 when anything failed, an operation without a function included; 2 when
+ * the command is wrong; 77 when this machine cannot run the backend. */
 #include "kernelcheck.h"
 
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,60 +39,125 @@ typedef struct options {
     bool bench, far;
 } options;
 
-static int usage(void) {
-    fprintf(stderr, "usage: kernelcheck [--bench | --far] [--backend cpu|cuda|ref|late|queue] "
-                    "[--op NAME] [--seed N] [--rounds N | --round N,..] [--threads N]\n");
-    return 2;
+static const char usage[] =
+    "usage: kernelcheck [--bench | --far] [--backend cpu|cuda|ref|late|queue] "
+    "[--op NAME] [--seed N] [--rounds N | --round N,..] [--threads N]\n";
+
+/* One line that says what is wrong with the command. */
+__attribute__((format(printf, 1, 2))) static _Noreturn void refuse(const char *format, ...) {
+    va_list args;
+    fflush(stdout);
+    fprintf(stderr, "kernelcheck: ");
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, "\n");
+    exit(2);
+}
+
+/* The number that text begins with, digits alone; false when none does, or a greater one. */
+static bool read_digits(const char *text, uint64_t most, uint64_t *out, const char **end) {
+    char *stop;
+    if (*text < '0' || *text > '9') return false; /* strtoull takes signs and spaces */
+    errno = 0;
+    *out = strtoull(text, &stop, 10);
+    *end = stop;
+    return errno == 0 && *out <= most;
+}
+
+static uint64_t number(const char *name, const char *text, uint64_t least, uint64_t most) {
+    uint64_t value;
+    const char *end;
+    if (!read_digits(text, most, &value, &end) || *end || value < least)
+        refuse("%s: '%.60s' is no whole number from %" PRIu64 " to %" PRIu64, name, text, least,
+               most);
+    return value;
 }
 
 /* Numbers below 64, with commas between them, as bits. */
-static bool parse_rounds(const char *text, uint64_t *bits) {
-    for (;; text++) {
-        char *end;
-        long round = strtol(text, &end, 10);
-        if (end == text || round < 0 || round > 63) return false;
-        *bits |= UINT64_C(1) << round;
-        if (*end == '\0') return true;
-        if (*end != ',') return false;
-        text = end;
+static uint64_t round_bits(const char *list) {
+    uint64_t bits = 0, round;
+    for (const char *text = list, *end;; text = end + 1) {
+        if (!read_digits(text, 63, &round, &end) || (*end && *end != ','))
+            refuse("--round: '%.60s' is no list of whole numbers from 0 to 63, with commas "
+                   "between them",
+                   list);
+        bits |= UINT64_C(1) << round;
+        if (!*end) return bits;
     }
 }
 
-static bool parse(int argc, char **argv, options *out) {
-    *out = (options){.backend = "cpu", .seed = 1, .rounds = 16};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(argv[i], "--bench") == 0) {
-            out->bench = true;
-            continue;
-        }
-        if (strcmp(argv[i], "--far") == 0) {
-            out->far = true;
-            continue;
-        }
-        if (value == NULL) return false;
-        i++;
-        if (strcmp(argv[i - 1], "--backend") == 0) {
-            out->backend = value;
-        } else if (strcmp(argv[i - 1], "--op") == 0) {
-            out->op = value;
-        } else if (strcmp(argv[i - 1], "--seed") == 0) {
-            out->seed = strtoull(value, NULL, 10);
-        } else if (strcmp(argv[i - 1], "--rounds") == 0) {
-            out->rounds = (int32_t)strtol(value, NULL, 10);
-        } else if (strcmp(argv[i - 1], "--round") == 0) {
-            if (!parse_rounds(value, &out->only)) return false;
-        } else if (strcmp(argv[i - 1], "--threads") == 0) {
-            out->threads = (int32_t)strtol(value, NULL, 10);
-        } else {
-            return false;
-        }
-    }
+static void read_backend(const char *name) {
     static const char *const backends[] = {"cpu", "cuda", "ref", "late", "queue"};
     for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
-        if (strcmp(out->backend, backends[i]) == 0) return !out->far || !out->bench;
+        if (strcmp(name, backends[i]) == 0) return;
     }
+    refuse("--backend: '%.60s' is none of cpu, cuda, ref, late and queue", name);
+}
+
+static bool read_flag(options *out, const char *name) {
+    if (strcmp(name, "--help") == 0) {
+        printf("%s", usage);
+        exit(0);
+    }
+    if (strcmp(name, "--bench") == 0) return out->bench = true;
+    if (strcmp(name, "--far") == 0) return out->far = true;
     return false;
+}
+
+static void read_option(options *out, const char *name, const char *value) {
+    static const char *const names[] = {"--backend", "--op",    "--seed",
+                                        "--rounds",  "--round", "--threads"};
+    enum { BACKEND, OP, SEED, ROUNDS, ROUND, THREADS, N_NAMES };
+    int option = 0;
+    while (option < N_NAMES && strcmp(name, names[option]) != 0) option++;
+    if (option == N_NAMES) refuse("there is no option '%.60s'; --help names those there are", name);
+    if (value == NULL) refuse("%s: it needs a value", name);
+    switch (option) {
+    case BACKEND:
+        read_backend(value);
+        out->backend = value;
+        break;
+    case OP: out->op = value; break;
+    case SEED: out->seed = number(name, value, 0, UINT64_MAX); break;
+    case ROUNDS: out->rounds = (int32_t)number(name, value, 1, 1000000); break;
+    case ROUND: out->only |= round_bits(value); break;
+    default: out->threads = (int32_t)number(name, value, 0, 1024);
+    }
+}
+
+/* Whether an operation is asked for. */
+static bool is_wanted(const options *o, const char *name) {
+    static const char *const far[] = {"linear", "attn_out", "experts", "shared_expert", "qkv"};
+    bool is = !o->far;
+    for (size_t i = 0; i < sizeof far / sizeof far[0]; i++) is = is || strcmp(name, far[i]) == 0;
+    return is && (o->op == NULL || strcmp(o->op, name) == 0);
+}
+
+/* Something is to be checked: a command that checks nothing must not pass. */
+static void check_wanted(const options *o) {
+    bool known = o->op == NULL;
+    for (int i = 0; i < N_OPERATIONS; i++) {
+        if (is_wanted(o, operations[i].name)) return;
+        known = known || strcmp(o->op, operations[i].name) == 0;
+    }
+    if (known) refuse("--far: it has no operation '%.60s'", o->op);
+    refuse("--op: no operation is named '%.60s'", o->op);
+}
+
+/* Refuses what it cannot take: exit status 2. */
+static options parse(int argc, char **argv) {
+    options out = {.backend = "cpu", .seed = 1};
+    for (int i = 1; i < argc; i++) {
+        if (read_flag(&out, argv[i])) continue;
+        read_option(&out, argv[i], i + 1 < argc ? argv[i + 1] : NULL);
+        i++;
+    }
+    if (out.far && out.bench) refuse("--far and --bench do not go together");
+    if (out.rounds > 0 && out.only) refuse("--rounds and --round do not go together");
+    if (out.rounds == 0) out.rounds = 16;
+    check_wanted(&out);
+    return out;
 }
 
 /* Large enough for every case of the checks, of the bench where it is asked for. */
@@ -218,14 +286,6 @@ static void print_machine(const options *o) {
            gflop);
 }
 
-/* Whether an operation is asked for. */
-static bool is_wanted(const options *o, const char *name) {
-    static const char *const far[] = {"linear", "attn_out", "experts", "shared_expert", "qkv"};
-    bool is = !o->far;
-    for (size_t i = 0; i < sizeof far / sizeof far[0]; i++) is = is || strcmp(name, far[i]) == 0;
-    return is && (o->op == NULL || strcmp(o->op, name) == 0);
-}
-
 /* All operations, or the one asked for, in both numerics: checked, or timed when `bench`. Returns
  * how many ran, -1 when this machine cannot run the backend. */
 static int run_all(const options *o, bool bench, int *failed) {
@@ -249,15 +309,13 @@ static int run_all(const options *o, bool bench, int *failed) {
 }
 
 int main(int argc, char **argv) {
-    options o;
+    const options o = parse(argc, argv);
     int failed = 0;
-    if (!parse(argc, argv, &o)) return usage();
     int run = run_all(&o, false, &failed);
     if (run < 0) {
         printf("this machine cannot run the backend %s\n", o.backend);
         return 77;
     }
-    if (run == 0) return usage();
     printf("%s: %d checks, %d failed\n", o.backend, run, failed);
     if (o.bench) {
         print_machine(&o);
