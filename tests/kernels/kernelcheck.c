@@ -6,7 +6,8 @@
  * alone, with the inputs that they have among others. --far: products of FP8 and FP4 whose scales
  * are what a release hardly has, in `release`, for which a backend may have other code for as long
  * as it lives. Exit status 1 when anything failed, an operation without a function included; 2 when
- * the command is wrong; 77 when this machine cannot run the backend. */
+ * the command is wrong; 77 when this machine has nothing that could run the backend: a GPU that is
+ * there and fails is a failure. */
 #include "kernelcheck.h"
 
 #include <errno.h>
@@ -287,12 +288,15 @@ static void print_machine(const options *o) {
 }
 
 /* All operations, or the one asked for, in both numerics: checked, or timed when `bench`. Returns
- * how many ran, -1 when this machine cannot run the backend. */
+ * how many ran, -1 when this machine cannot run the backend: that has failed where it is broken. */
 static int run_all(const options *o, bool bench, int *failed) {
     int run = 0;
     for (int numerics = o->far ? 1 : 0; numerics < 2; numerics++) {
         check c = {.release = numerics == 1, .bench = bench, .far = o->far};
-        if (!open_sides(&c, o)) return -1;
+        if (!open_sides(&c, o)) {
+            *failed += c.dev[1].broken;
+            return -1;
+        }
         for (int i = 0; i < N_OPERATIONS; i++) {
             if (!is_wanted(o, operations[i].name)) continue;
             run++;
@@ -312,6 +316,7 @@ int main(int argc, char **argv) {
     const options o = parse(argc, argv);
     int failed = 0;
     int run = run_all(&o, false, &failed);
+    if (run < 0 && failed > 0) return 1;
     if (run < 0) {
         printf("this machine cannot run the backend %s\n", o.backend);
         return 77;

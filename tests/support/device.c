@@ -33,6 +33,18 @@ static void *host_memory(uint64_t size) {
     return memory;
 }
 
+/* Whether there is nothing to compute with, by the message: the status is the same where a driver
+ * fails or a GPU is too old. driver_messages.sh holds the messages. */
+static bool is_absent(const char *message) {
+    static const char *const reasons[] = {"cuda backend: no NVIDIA driver is installed",
+                                          "cuda backend: this machine has no NVIDIA GPU",
+                                          "cuda backend: built without CUDA"};
+    for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
+        if (strncmp(message, reasons[i], strlen(reasons[i])) == 0) return true;
+    }
+    return false;
+}
+
 bool device_open(device *d, const char *name, di_numerics numerics, int32_t n_threads) {
     di_error error;
     di_status status = DI_ERR_USAGE;
@@ -51,7 +63,8 @@ bool device_open(device *d, const char *name, di_numerics numerics, int32_t n_th
     } else if (strcmp(name, "cuda") == 0) {
         status = di_backend_create_cuda(numerics, NULL, &d->backend, &error);
         if (status == DI_ERR_UNSUPPORTED) {
-            printf("%s\n", error.message);
+            d->broken = !is_absent(error.message);
+            fprintf(d->broken ? stderr : stdout, "%s\n", error.message);
             return false;
         }
     }

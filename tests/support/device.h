@@ -20,11 +20,13 @@ typedef struct device {
         uint64_t size, shift; /* the caller's bytes: base + guard + shift */
     } taken[DEVICE_MAX_TAKEN];
     int n_taken;
+    bool broken;    /* nothing was opened, though the machine has a GPU or a driver for one */
     uint64_t shift; /* bytes added to the next addresses, to misalign them; 0 at first */
 } device;
 
 /* name: "ref", "cpu", "late", "cuda" or "queue", which is "cpu" behind a queue. Returns false
- * (nothing opened) when this machine cannot run it; for "cuda" it prints why. */
+ * (nothing opened) when this machine cannot run it; for "cuda" it prints why, and sets d->broken
+ * where that is no missing driver, GPU or CUDA: on stderr then. */
 bool device_open(device *d, const char *name, di_numerics numerics, int32_t n_threads);
 void device_prepare(device *d, const di_limits *limits);
 /* Returns how many allocations had damaged guards. */
