@@ -1,4 +1,4 @@
-/* What the parts of bench_gpu share: bench_gpu.c (options, order), bench_gpu_model.c (layers,
+/* What the parts of bench_gpu share: bench_gpu.c (order), bench_gpu_options.c, bench_gpu_model.c (layers,
  * weights), bench_gpu_crowd.c (sequences), bench_gpu_work.c (floors), bench_gpu_profile.c (time by
  * operation), bench_gpu_decode.c, bench_gpu_idle.c, bench_gpu_prefill.c, bench_gpu_verify.c (sections),
  * bench_gpu_graph.cu (kernels of a step).
@@ -13,12 +13,14 @@
 #include "bench_gpu_graph.h"
 #include "engine/engine.h"
 
+/* Section start has two prompts of FIRST_PROMPT tokens at most. */
+enum { FIRST_PROMPT = 128, START_ROOM = 2 * FIRST_PROMPT };
 enum { MAX_SIZES = 8, MAX_SET = 16, MAX_REPEATS = 200, MAX_BATCH = 512, WARM_STEPS = 4 };
 
 typedef enum weights_mode { WEIGHTS_COPIED, WEIGHTS_UPLOADED, WEIGHTS_OWN } weights_mode;
 
 typedef struct bench {
-    /* options, see bench_gpu.c */
+    /* options, see bench_gpu_options.c */
     const char *config_name, *sections;
     bool cuda;
     di_numerics numerics;
@@ -27,8 +29,9 @@ typedef struct bench {
     int32_t listed[DI_MAX_LAYERS]; /* which ones, when n_listed = layers > 0; else a run */
     int32_t n_listed;
     int32_t draft_layers, experts, threads, device;
-    int32_t chunk, context_tokens, prompt_tokens, repeats;
-    int32_t n_sizes, sizes[MAX_SIZES]; /* rows of decode steps */
+    int32_t chunk, repeats;
+    int32_t context_tokens, prompt_tokens; /* not given: 0 until options_settle() */
+    int32_t n_sizes, sizes[MAX_SIZES];     /* rows of decode steps */
     int64_t engram_rows;
     uint64_t seed;
     const char *set[MAX_SET];
@@ -49,12 +52,22 @@ typedef struct bench {
 /* Stops the program with the bench's error unless the status is DI_OK. */
 void must(const bench *b, di_status status);
 _Noreturn void stop(const char *why);
+/* The same for what is asked for and cannot be had: exit status 2. */
+_Noreturn void refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 double now_s(void); /* of the host */
 
 typedef struct quartiles {
     double low, median, high;
 } quartiles;
 quartiles quartiles_of(const double *values, int32_t n); /* 1 <= n <= MAX_REPEATS */
+
+/* ---- bench_gpu_options.c ---- */
+
+/* Defaults, and what the command says; stops the program where that is wrong. */
+void options_read(bench *b, int argc, char **argv);
+/* Lengths that were not given: the usual ones, or what the config has room for. */
+void options_settle(bench *b, const di_config *config);
+bool wants(const bench *b, const char *section);
 
 /* ---- bench_gpu_model.c, bench_gpu_weights.c ---- */
 

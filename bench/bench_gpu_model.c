@@ -93,7 +93,7 @@ static void slice(bench *b, const source *s, int32_t first, int32_t n, di_buffer
 static void choose_run(bench *b, const source *s, int32_t n, di_config *out) {
     int32_t all = s->config.num_hidden_layers, best = 0;
     double least = INFINITY;
-    if (n > all) stop("--layers: the config has fewer");
+    if (n > all) refuse("--layers: %d layers are more than the %d of the config", (int)n, (int)all);
     bool chosen = n < all && b->n_listed == 0;
     for (int32_t first = 0; chosen && first + n <= all; first++) {
         slice(b, s, first, n, &b->json, out);
@@ -177,6 +177,7 @@ void model_choose(bench *b) {
     read_source(b, &s);
     int32_t all = s.config.num_hidden_layers, n = b->layers > 0 ? b->layers : all;
     choose_run(b, &s, n, &c);
+    options_settle(b, &c);
     must(b, di_model_place(&c, NULL, &place, &b->error));
     host_from = b->cuda ? place.host_from : 0;
     create_backend(b);
