@@ -19,7 +19,7 @@ static di_status check_layers(const di_engine_options *o, di_error *error) {
     if (o->gpu_layers < 0 || gpu) return DI_OK;
     return di_fail(
         error, DI_ERR_USAGE,
-        "gpu_layers says how a GPU shares a model with the CPU; the backend %s has no GPU",
+        "gpu_layers (--gpu-layers) says how a GPU shares a model with the CPU; the backend %s has no GPU",
         o->backend);
 }
 

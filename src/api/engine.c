@@ -110,6 +110,7 @@ static di_status sequence_options(const di_config *config, const di_engine_optio
 di_status di_engine_plan_context(const di_config *config, const di_engine_options *options,
                                  di_context_options *out, di_error *error) {
     di_core_options core;
+    DI_TRY(di_device_check(options, error));
     DI_TRY(check_context(config, options, error));
     DI_TRY(di_engine_core_options(options, config, &core, error));
     *out = di_core_context_options(config, &core);

@@ -229,8 +229,9 @@ static void test_layers_words(void **state) {
     o.backend = "cpu";
     o.gpu_layers = 2;
     assert_int_equal(di_engine_open(DEMO, &o, &engine, &error), DI_ERR_USAGE);
-    assert_string_equal(error.message, "gpu_layers says how a GPU shares a model with the CPU; the "
-                                       "backend cpu has no GPU");
+    assert_string_equal(error.message,
+                        "gpu_layers (--gpu-layers) says how a GPU shares a model with the CPU; "
+                        "the backend cpu has no GPU");
 }
 
 /* An engine on a GPU that shares: sequences, and requests behind a cache. */

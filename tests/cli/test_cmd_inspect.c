@@ -39,7 +39,23 @@ static void test_deep(void **state) {
     temp_dir_destroy(root);
 }
 
+/* As verbs that compute do: no plan for what they would not open. */
+static void test_layers_need_gpu(void **state) {
+    (void)state;
+    static const char *const backends[] = {"cpu", "ref"};
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
+        char *command = temp_printf("inspect models/demo --gpu-layers 1 --backend %s", backends[i]);
+        char *message = temp_printf("inspect: gpu_layers (--gpu-layers) says how a GPU shares a "
+                                    "model with the CPU; the backend %s has no GPU",
+                                    backends[i]);
+        program_refuses(command, NULL, 2, message);
+        free(message);
+        free(command);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_deep)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_deep),
+                                       cmocka_unit_test(test_layers_need_gpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
