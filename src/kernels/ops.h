@@ -32,9 +32,11 @@
  * Bounds. A backend's result stays within DI_BOUND_* of the twin's on the same inputs:
  * |got - want| <= bound * max(1, largest |want| of the row) in `float`; in `release` at least
  * 99.5 % of A values equal and the rest one bf16 step off (where terms cancel, 1e-6 of the row's
- * largest value; in attention, where a probability's rounding may tip, 2^-8 of it), F values within
- * 1e-5 of the tensor's largest. Integers, codes, scales, picks: equal. In an operation made of
- * several, a rounding that tips before a quantiser or a selection may move what follows in its row.
+ * largest value; in attention, where a probability's rounding may tip, 2^-8 of it, and of what it
+ * rotates back 2^-7 of the pair's norm and of the value together: both values are rounded before, a
+ * step of which is more than one where the rotation makes a value small), F values within 1e-5 of
+ * the tensor's largest. Integers, codes, scales, picks: equal. In an operation made of several, a
+ * rounding that tips before a quantiser or a selection may move what follows in its row.
  */
 #ifndef DI_KERNELS_OPS_H
 #define DI_KERNELS_OPS_H

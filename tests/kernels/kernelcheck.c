@@ -238,6 +238,7 @@ static bool check_operation(check *c, const operation *op, const options *o) {
     c->op = op->name;
     c->values = c->equal = c->failures = c->rows = c->tipped = c->codes = c->codes_off = 0;
     c->worst = 0;
+    c->rotated = 0;
     c->cancel = strncmp(op->name, "attend", 6) == 0 ? 0x1p-8 : 1e-6; /* see Bounds in ops.h */
     for (int i = 0; i < 2; i++) {
         void (*function)(void);

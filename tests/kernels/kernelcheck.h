@@ -41,6 +41,8 @@ typedef struct check {
     double worst;                    /* largest error, as a share of the bound */
     double cancel; /* `release`: what may be off where terms cancel, of the row\'s largest value */
 
+    int32_t rotated; /* values at a row's end that are rounded, rotated in pairs, rounded again */
+
     double seconds[2], bytes, flops; /* bench: of one call */
     double began, call_began, best;
 } check;

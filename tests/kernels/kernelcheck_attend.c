@@ -357,6 +357,7 @@ static void check_some(check *c, const attention *x) {
 
 void kc_check_attend(check *c) {
     attention x = random_attention(c);
+    c->rotated = x.args[0].rope.dims;
     KC_RUN_WITH(c, attend, x.args[i]);
     compare_attention(c, &x, x.out, x.scene.rows);
     if (c->bench) return;
