@@ -291,7 +291,7 @@ static void wait_for(terminal *t, const char *what) {
         }
         struct pollfd one = {.fd = t->fd, .events = POLLIN};
         ssize_t n = -1;
-        if (poll(&one, 1, 20000) == 1) {
+        if (poll(&one, 1, 60000) == 1) {
             n = read(t->fd, t->text + t->size, sizeof t->text - 1 - t->size);
         }
         if (n <= 0) fail_msg("'%s' did not come after:\n%s", what, t->text + t->seen);
