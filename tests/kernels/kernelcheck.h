@@ -82,6 +82,7 @@ int32_t kc_pick_step(check *c, int32_t lo, int32_t hi, int32_t step, int32_t big
 /* Some rounds have rows for the widest tiles, of 128 columns, and for several of them; the others at most
  * `most`. */
 enum { KC_MANY_ROWS = 300, KC_MOST_ROWS = 2200 /* of any round */ };
+enum { KC_CROWD_ROWS = 320, KC_MOST_HEADS = 130 }; /* of attention, which has no more rows */
 bool kc_has_many(const check *c);
 int32_t kc_some_rows(check *c, int32_t most);
 

@@ -238,8 +238,6 @@ static kc_scene attend_scene(check *c, int32_t block) {
     return kc_scene_of(c, l);
 }
 
-enum { MOST_HEADS = 130 };
-
 /* The sizes of a case; its memory is not there yet. */
 static di_attend_args attend_shape(check *c) {
     di_attend_args a = {.n_heads = kc_pick(c, 1, 6, 64),
@@ -249,7 +247,8 @@ static di_attend_args attend_shape(check *c) {
     a.rope.dims = c->bench ? 64 : 2 * (c->round % 9 + 1);
     a.block = c->bench || c->round % 6 != 5 ? 0 : kc_pick(c, 1, 7, 0);
     if (c->round % 4 == 1) a.head_dim = 512;
-    if (c->round % 8 == 7) a.n_heads = kc_pick(c, 65, MOST_HEADS, 64); /* CUDA takes 64 at a time */
+    if (c->round % 8 == 7)
+        a.n_heads = kc_pick(c, 65, KC_MOST_HEADS, 64); /* CUDA takes 64 at a time */
     if (!is_long(c)) return a;
     a.window = c->round % 16 == 9 ? 100 : kc_pick(c, 300, 400, 0);
     a.top_k = c->round % 16 == 9 ? kc_pick(c, 560, 600, 0) : kc_pick(c, 100, 300, 0);
@@ -296,7 +295,7 @@ static attention random_attention(check *c) {
 }
 
 static void compare_attention(check *c, const attention *x, kc_pair out, int32_t n_rows) {
-    int32_t live[64 * MOST_HEADS], heads = x->args[0].n_heads;
+    int32_t live[64 * KC_MOST_HEADS], heads = x->args[0].n_heads;
     for (int32_t t = 0; t < n_rows * heads && !c->bench; t++) live[t] = x->scene.live[t / heads];
     kc_compare_a(c, "out", out, (int64_t)n_rows * heads, x->args[0].head_dim, DI_BOUND_ATTEND,
                  live);

@@ -109,9 +109,8 @@ kc_pair kc_repeated(check *c, kc_pair once, uint64_t bytes, int32_t times) {
 }
 kc_pair kc_pair_of(di_ptr a, di_ptr b) { return (kc_pair){{a, b}}; }
 
-enum { CROWD = 320 }; /* at most; below KC_MOST_ROWS */
 int32_t kc_crowd_batch(check *c, const di_batch few[2], int32_t rows, di_batch out[2]) {
-    const int32_t times = CROWD / rows;
+    const int32_t times = KC_CROWD_ROWS / rows;
     const uint64_t ints = (uint64_t)rows * 4;
     kc_pair each = kc_repeated(c, kc_pair_of(few[0].rows, few[1].rows),
                                sizeof(di_row) * (uint64_t)rows, times);
