@@ -42,9 +42,7 @@ static __device__ __forceinline__ void store_window(const raw_key &raw, uint8_t 
 
 /* The same shared memory, whose address is not found out again wherever it is used. */
 template <typename T> static __device__ __forceinline__ T *in_register(T *p) {
-    uint32_t address = shared_address(p);
-    asm volatile("" : "+r"(address));
-    return static_cast<T *>(__cvta_shared_to_generic(address));
+    return static_cast<T *>(__cvta_shared_to_generic(kept(shared_address(p))));
 }
 
 /* A go: part `part` of tile j = 4 i + k of the i-th pair of blocks of slots (pair_shared) of all rows. */

@@ -11,12 +11,6 @@
 
 static constexpr float KEY_SHARE = 1.0f / 128;
 
-/* Eight values in order as the pairs k, k + 4. */
-static __device__ __forceinline__ uint4 paired(uint4 x) {
-    return make_uint4(__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632),
-                      __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632));
-}
-
 /* Both halves times both; exact here, since no product has more bits than bf16. */
 static __device__ __forceinline__ uint32_t scaled_pair(uint32_t x, uint32_t y) {
     __nv_bfloat162 a = *reinterpret_cast<__nv_bfloat162 *>(&x),

@@ -49,8 +49,9 @@ static __device__ __forceinline__ void load_queries(const di_attend_args &args,
         }
     }
 }
-/* What load_queries has loaded as the left operand: two times `paired`, whose words take turns. In
- * place: there are no registers for a second copy. */
+/* What load_queries has loaded as the left operand: two times eight values in order become the pairs
+ * k, k + 4, words of the first and of the second in turns. In place: there are no registers for a
+ * second copy. */
 template <int DC> static __device__ __forceinline__ void pair_queries(uint32_t (&q)[DC / 2]) {
 #pragma unroll
     for (int i = 0; i < DC / 2; i += 8)

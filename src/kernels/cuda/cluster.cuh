@@ -68,4 +68,16 @@ static __device__ __forceinline__ void cluster_meet() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/* Begins a block: its barrier for so many bytes that other blocks send once (store_peer), and its half
+ * of the first meeting, behind which they may. All threads call. */
+static __device__ __forceinline__ void cluster_expect(uint64_t *barrier, uint32_t bytes) {
+    if (threadIdx.x == 0) {
+        barrier_init(barrier, 1);
+        barriers_made();
+        barrier_expect(shared_address(barrier), bytes);
+    }
+    __syncwarp();
+    cluster_come();
+}
+
 #endif

@@ -201,13 +201,7 @@ struct cluster_sum {
     float part[WARP];
     uint64_t there; /* barrier: all parts */
     __device__ __forceinline__ void begin() {
-        if (threadIdx.x == 0) {
-            barrier_init(&there, 1);
-            barriers_made();
-            barrier_expect(shared_address(&there), blockDim.x / WARP * FEW_BLOCKS * 4);
-        }
-        __syncwarp();
-        cluster_come();
+        cluster_expect(&there, blockDim.x / WARP * FEW_BLOCKS * 4);
     }
     __device__ __forceinline__ float operator()(float x, int rank) {
         int warps = static_cast<int>(blockDim.x) / WARP, lane = lane_id();

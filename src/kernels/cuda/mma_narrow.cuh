@@ -365,15 +365,7 @@ template <typename Job, int MT, bool SPREAD = false> struct mma_narrow {
     }
 
     __device__ void run() const {
-        if constexpr (SPREAD) {
-            if (threadIdx.x == 0) {
-                barrier_init(all_joint(), 1);
-                barriers_made();
-                barrier_expect(shared_address(all_joint()), of_cluster() * JOINT_BYTES);
-            }
-            __syncwarp();
-            cluster_come();
-        }
+        if constexpr (SPREAD) cluster_expect(all_joint(), of_cluster() * JOINT_BYTES);
         make_barriers();
         for (int32_t i = warp_id(); i <= AHEAD; i += static_cast<int32_t>(blockDim.x) / WARP)
             look_ahead(i);
