@@ -1,11 +1,11 @@
 /* bench_gpu: the command's options. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/digits.h"
 #include "bench_gpu.h"
 
 static const char help[] =
@@ -52,24 +52,13 @@ _Noreturn void refuse(const char *format, ...) {
 
 /* ---- Values ---- */
 
-/* The number that text begins with, digits alone; false when none does, or one out of bounds. */
-static bool read_digits(const char *text, int64_t least, int64_t most, int64_t *out,
-                        const char **end) {
-    char *stop;
-    if (*text < '0' || *text > '9') return false; /* strtoll takes signs and spaces */
-    errno = 0;
-    *out = strtoll(text, &stop, 10);
-    *end = stop;
-    return errno == 0 && *out >= least && *out <= most;
-}
-
 static int64_t number(const char *name, const char *text, int64_t least, int64_t most) {
-    int64_t value;
+    uint64_t value;
     const char *end;
-    if (!read_digits(text, least, most, &value, &end) || *end)
+    if (!di_read_digits(text, (uint64_t)least, (uint64_t)most, &value, &end) || *end)
         refuse("%s: '%.60s' is no whole number from %" PRId64 " to %" PRId64, name, text, least,
                most);
-    return value;
+    return (int64_t)value;
 }
 
 /* Which of the words, separated by bars, the n characters at text are. */
@@ -93,8 +82,9 @@ static int32_t read_list(const char *name, const char *text, int32_t least, int3
                          int32_t *out, int32_t room) {
     int32_t n = 0;
     for (const char *at = text, *end;; at = end + 1) {
-        int64_t value;
-        bool fine = read_digits(at, least, most, &value, &end) && (!*end || *end == ',');
+        uint64_t value;
+        bool fine = di_read_digits(at, (uint64_t)least, (uint64_t)most, &value, &end) &&
+                    (!*end || *end == ',');
         if (!fine || n == room)
             refuse("%s: '%.60s' is no list of at most %d whole numbers from %d to %d, separated "
                    "by commas",

@@ -1,9 +1,9 @@
 /* bench: how fast a model runs here. The scenarios are in bench_*.c. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/digits.h"
 #include "base/lossy.h"
 #include "cli/bench.h"
 #include "cli/synth_args.h"
@@ -32,11 +32,10 @@ di_status di_bench_read_list(const char *option, const char *text, int64_t min, 
                              di_bench_list *list, di_error *error) {
     list->n = 0;
     for (const char *at = text;; at++) {
-        char *end;
-        bool digit = *at >= '0' && *at <= '9';
-        unsigned long long value = digit ? strtoull(at, &end, 10) : 0; /* overflow: the largest */
-        if (!digit || (*end != ',' && *end != '\0') || value < (unsigned long long)min ||
-            value > (unsigned long long)max || list->n == DI_BENCH_MAX_LIST) {
+        const char *end;
+        uint64_t value;
+        if (!di_read_digits(at, (uint64_t)min, (uint64_t)max, &value, &end) ||
+            (*end != ',' && *end != '\0') || list->n == DI_BENCH_MAX_LIST) {
             return di_fail(error, DI_ERR_USAGE,
                            "--%s: '%.60s' is no list of at most %d whole numbers from %" PRId64
                            " to %" PRId64 ", separated by commas",

@@ -10,13 +10,13 @@
  * there and fails is a failure. */
 #include "kernelcheck.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/digits.h"
 #include "base/team.h"
 
 typedef struct operation {
@@ -56,20 +56,10 @@ __attribute__((format(printf, 1, 2))) static _Noreturn void refuse(const char *f
     exit(2);
 }
 
-/* The number that text begins with, digits alone; false when none does, or a greater one. */
-static bool read_digits(const char *text, uint64_t most, uint64_t *out, const char **end) {
-    char *stop;
-    if (*text < '0' || *text > '9') return false; /* strtoull takes signs and spaces */
-    errno = 0;
-    *out = strtoull(text, &stop, 10);
-    *end = stop;
-    return errno == 0 && *out <= most;
-}
-
 static uint64_t number(const char *name, const char *text, uint64_t least, uint64_t most) {
     uint64_t value;
     const char *end;
-    if (!read_digits(text, most, &value, &end) || *end || value < least)
+    if (!di_read_digits(text, least, most, &value, &end) || *end)
         refuse("%s: '%.60s' is no whole number from %" PRIu64 " to %" PRIu64, name, text, least,
                most);
     return value;
@@ -79,7 +69,7 @@ static uint64_t number(const char *name, const char *text, uint64_t least, uint6
 static uint64_t round_bits(const char *list) {
     uint64_t bits = 0, round;
     for (const char *text = list, *end;; text = end + 1) {
-        if (!read_digits(text, 63, &round, &end) || (*end && *end != ','))
+        if (!di_read_digits(text, 0, 63, &round, &end) || (*end && *end != ','))
             refuse("--round: '%.60s' is no list of whole numbers from 0 to 63, with commas "
                    "between them",
                    list);
